@@ -1,4 +1,4 @@
-"""Know every command: where it is, and the examples that its help ends with."""
+"""Define the list of commands: where each is implemented, and the examples at the end of its help."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DELIVER: Final = "Deliver spans"
 MAINTAIN: Final = "Maintain"
 """Headings of the commands in the help."""
 _HEADINGS: Final = {"import": DELIVER, "table": MAINTAIN}
-"""Headings of those of ``_PLACES`` that do not look at runs."""
+"""Headings of the commands in ``_PLACES`` that do not look at runs."""
 _PLACES: Final = {
     "demo": "otel_rollout_demo.cli:demo",
     "view": "otel_rollout.cli.view:view",
@@ -37,7 +37,7 @@ _PLACES: Final = {
     "import": "otel_rollout.cli.importing:import_",
     "table": "otel_rollout.cli.maintenance:app",
 }
-"""Subcommand → its place, in the order of the help."""
+"""Subcommand → its module and object, in the order of the help."""
 _OF_NAMES: Final = ("show", "compare", "group")
 """Subcommands that take the names of trajectories, which may start with a dash."""
 _OF_ALL: Final = ""
@@ -145,7 +145,7 @@ EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
 def epilog(command: str = _OF_ALL) -> str:
     """Return the end of a command's help: its examples, each a paragraph.
 
-    Older versions of typer make one line of the lines of a paragraph.
+    Older versions of typer join the lines of a paragraph into one.
     """
     lines = [(f"otel-rollout {arguments}", purpose) for arguments, purpose in EXAMPLES[command]]
     width = max(len(line) for line, _ in lines)
@@ -154,7 +154,10 @@ def epilog(command: str = _OF_ALL) -> str:
 
 
 class CommandGroup(TyperGroup):
-    """The subcommands. One of ``_PLACES`` is imported when it is named, so that the others start fast."""
+    """The subcommands.
+
+    A subcommand in ``_PLACES`` is imported only when it is needed, so that the other commands start fast.
+    """
 
     def __init__(self, *, commands: Any = None, **settings: Any) -> None:
         by_name: dict[str, Any] = {**dict.fromkeys(_PLACES), **commands}
@@ -174,7 +177,7 @@ class CommandGroup(TyperGroup):
 
 @contextmanager
 def _errors_reported() -> Iterator[None]:
-    """End the command with one line and status 2 if something cannot be shown, asked or written."""
+    """End the command with one line and status 2 after a reported error, or if deltalake is missing."""
     try:
         yield
     except ReportedError as error:
@@ -188,7 +191,10 @@ def _errors_reported() -> Iterator[None]:
 
 
 class _Command(TyperCommand):
-    """A subcommand that names ``--from`` to a person who leaves it out, and breaks no path over lines."""
+    """A subcommand that suggests ``--from`` for an unexpected argument.
+
+    The message is printed as one line, so that a path in it is not broken.
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the arguments."""

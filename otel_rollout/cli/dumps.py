@@ -1,4 +1,4 @@
-"""Open the dumps of frameworks for the commands that read, and say what was opened."""
+"""Open dumps of frameworks for commands, and print remarks about them."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class DumpName:
 
     Attributes:
         paths: files, folders and patterns.
-        format_: their format; None for the one of their content.
-        mapped: the fields of a trajectory; None for the usual ones.
+        format_: format of the files; None to tell it by their content.
+        mapped: text of the option ``--map``; None for the usual fields.
     """
 
     paths: tuple[str, ...]
@@ -52,7 +52,7 @@ class DumpName:
 
 
 def reading(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command with the option ``--from`` the option ``--map``."""
+    """Add the option ``--map`` to a command that has the option ``--from``."""
 
     @functools.wraps(command)
     def with_map(*args: Any, map_: str | None = None, from_: str | None = None, **options: Any) -> None:
@@ -81,7 +81,7 @@ def source_options(from_: str | DumpName | None, run: str | None) -> dict[str, s
 
 
 def named(text: str) -> DumpName | None:
-    """Return what a text names as a dump, which may be ``FORMAT:PATH``; None for anything else."""
+    """Return the dump that a text names as a path, a pattern or ``FORMAT:PATH``; None if it names no dump."""
     prefix, _, rest = text.partition(":")
     if rest and not Path(text).exists() and prefix in formats.installed():
         return DumpName((rest,), prefix)
@@ -98,7 +98,7 @@ def opened(name: DumpName) -> Dumps:
 
 
 def _is_dump(text: str) -> bool:
-    """Return whether a path is a file that is none of ours, or holds some, or is a pattern."""
+    """Return whether a text names a file of another program, a directory with such files, or a pattern."""
     path = Path(text).expanduser()
     if path.is_dir():
         is_spool = bool(layout.node_directories(path)) or bool(files.segments_below(path))
@@ -108,7 +108,7 @@ def _is_dump(text: str) -> bool:
     try:
         return not files.is_named_like_ours(path) and not any(map(is_trace_data, DumpFile(path).head))
     except ViewerError:
-        return True  # which says why
+        return True  # to open the dump then says why
 
 
 def table_of(name: DumpName) -> Path:

@@ -35,7 +35,7 @@ _FACTS: Final = ("step", "sample_index", "rollout_n", "validate", "reward", "rew
 """Columns of a trajectory that a line of messages has by the same names."""
 _IN_NO_NAME: Final = re.compile(r"[^\w.-]+")
 _MAX_NAME: Final = 60
-"""Characters of a name, which may have four bytes each."""
+"""Maximum characters of a name, which may have four bytes each."""
 _TRACE_DIGITS: Final = 7
 """Digits of a trace id in the name of a trial: Harbor has seven letters there."""
 _AT_ONCE: Final = 200
@@ -89,7 +89,7 @@ export = reading(command_of("trajectories", _HELP, _export))
 
 
 def _holds_something(to: Path) -> bool:
-    """Return whether an export would replace something; pipes and devices take what comes."""
+    """Return whether a path is a file or directory with content, which an export must not replace."""
     return any(to.iterdir()) if to.is_dir() else to.is_file() and to.stat().st_size > 0
 
 
@@ -117,7 +117,7 @@ def _write_trials(conversations: Iterator[Conversation], to: Path) -> int:
 
 
 def _result_of(summary: Summary, name: str) -> dict[str, Any]:
-    """Return what Harbor tells of a trial beside its document: reward, error and times."""
+    """Return the object that Harbor writes beside a trial's document: reward, error and times."""
     rewards = {score.name: score.value for score in summary.scores if score.name == "reward"}
     result: dict[str, Any] = {
         "task_name": summary.path.rpartition("/")[0],
@@ -133,7 +133,7 @@ def _result_of(summary: Summary, name: str) -> dict[str, Any]:
 
 
 def _name(text: str) -> str:
-    """Return a text as a name in a directory."""
+    """Return a text as a file name, without special characters and at most 60 characters long."""
     return _IN_NO_NAME.sub("-", text)[:_MAX_NAME].strip(".")
 
 
@@ -156,7 +156,7 @@ def _json_of(record: Mapping[str, Any]) -> str:
     """Return a record as JSON.
 
     Raises:
-        ViewerError: a value of it is nested too deeply.
+        ViewerError: a value of the record is nested too deeply.
     """
     try:
         return orjson.dumps(record).decode()

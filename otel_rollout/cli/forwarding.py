@@ -67,14 +67,16 @@ def forward_or_wait(node_dir: Path, configured: Settings, on_wait: Callable[[], 
 
 
 def left_for_a_person(node_dir: Path, report: Report, of_run: Report) -> tuple[list[str], bool]:
-    """Return what a person should know after a node directory was forwarded, beside the report.
-
-    With it comes whether spans are pending for the chosen targets, rejected there, or lost.
+    """Return sentences about spans that are still pending, rejected or lost after a delivery.
 
     Args:
-        node_dir: the directory.
+        node_dir: the directory that was forwarded.
         report: its report for the chosen targets.
         of_run: its report for the targets of its run.
+
+    Returns:
+        The sentences, and whether a problem is left: spans that are pending for the chosen targets, rejected
+        there, or lost, or a problem of the report.
     """
     sentences = []
     for name, count in of_run.exporters.items():
@@ -100,7 +102,7 @@ def left_for_a_person(node_dir: Path, report: Report, of_run: Report) -> tuple[l
 
 
 def _way_out(name: str, node_dir: Path) -> str:
-    """Return how to deliver the spans of an exporter, or how to give up one that no package has."""
+    """Return how to deliver the spans of an exporter, or what to do if no installed package has it."""
     if other_target(name):
         return f"No package here has it: install one, or remove {node_dir.parent} if other targets suffice"
     return f"Deliver with: otel-rollout forward --spool {node_dir}"
@@ -117,7 +119,7 @@ def waiting_spans(report: Report) -> list[str]:
 
 
 class ForwardingService:
-    """Forward every run in a spool, present and future, each in its own thread.
+    """Forwards every run in a spool, present and future, each in its own thread.
 
     Args:
         directory: a spool, run or node directory; it may be missing at first.

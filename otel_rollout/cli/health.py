@@ -30,7 +30,7 @@ _MARKS: Final = {"healthy": ("✓", "green"), "unhealthy": ("✗", "bold red"), 
 _SHOWN: Final = 5
 """Trajectories of a finding that the terminal names."""
 _WHY: Final = "--all says what is missing"
-"""Stands for ways to observe more, which a dump has not: it says what it says."""
+"""Printed for a dump in place of ways to observe more, which a dump does not have."""
 _UNHEALTHY: Final = 1
 """Exit status if a check has found something."""
 
@@ -74,7 +74,7 @@ def health(
 
 
 def _names(text: str | None, option: str) -> list[str]:
-    """Return the names that an option has."""
+    """Return the names of checks in an option's text."""
     if text is None:
         return []
     names = listed(text)
@@ -84,10 +84,10 @@ def _names(text: str | None, option: str) -> list[str]:
 
 
 def _show(health: Health, location: str, options: Mapping[str, str | None], is_all: bool) -> None:
-    """Print what is wrong, what could be observed and how, and the number of the other checks.
+    """Print unhealthy checks, how to observe the unobserved ones, and the number of the other checks.
 
     Args:
-        health: the answers.
+        health: the findings of the checks.
         location: name of the source.
         options: the options that name run and source, for the commands that are printed.
         is_all: whether healthy checks are printed, too.

@@ -32,7 +32,7 @@ from otel_rollout.table.query import Engine
 from otel_rollout.table.store import Store
 
 _UNDELIVERED, _UNREADABLE = 1, 2
-"""Exit status if spans of a source are not in the table, and if a source cannot be read."""
+"""Exit statuses: spans of a source are not in the table; a source cannot be read."""
 _EXPORTER: Final = "delta"
 _MLFLOW: Final = "mlflow"
 
@@ -82,11 +82,11 @@ def _named(path: str, format_: str | None, map_: str | None) -> str | DumpName:
 
 
 class _Target:
-    """The table, to which no other import writes from the first span on that it may get.
+    """The table that gets the imported spans, reserved for one import at a time.
 
     Args:
         store: the table.
-        until_end: ends when the import ends.
+        until_end: releases the table when the import ends.
     """
 
     def __init__(self, store: Store, until_end: ExitStack) -> None:
@@ -96,7 +96,10 @@ class _Target:
         self._is_reserved = False
 
     def engine(self) -> Engine:
-        """Return what asks the table as it is now; begin a table that is missing."""
+        """Return an engine for the table as it is now.
+
+        The first call creates a missing table, and waits until no other import writes to the table.
+        """
         if not self._is_reserved:
             self._store.opened_or_begun()
             on_wait = functools.partial(typer.echo, err=True)
@@ -145,7 +148,7 @@ def _import(name: str | DumpName, target: _Target, configured: Settings) -> bool
 
 
 def _rest(node_dir: Path, configured: Settings) -> str:
-    """Return which lines are not in the table, and how to deliver them; empty if all are."""
+    """Return how many lines are not in the table, and how to deliver them; empty if all lines are there."""
     count = node_report.report(node_dir, configured).exporters[_EXPORTER]
     if not (count.pending or count.rejected):
         return ""
@@ -160,7 +163,7 @@ def _is_mlflow(path: str) -> bool:
 
 
 def _lines_of(name: str | DumpName, skipped: Callable[[str], None]) -> Iterator[runs.Named]:
-    """Yield the files of a source, or a dump or MLflow as a whole, with their lines."""
+    """Yield the name and the lines of each file of a source; a dump or MLflow counts as one file."""
     if isinstance(name, DumpName):
         dump = dumps.opened(name)
         yield dump.location, map(line_of, dump.spans())

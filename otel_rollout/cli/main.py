@@ -46,7 +46,7 @@ class _Commands(typer.Typer):
             try:
                 return super().__call__(*args, **kwargs)
             finally:
-                sys.stdout.flush()  # at exit, Python would report that it cannot be written in its own words
+                sys.stdout.flush()  # else Python reports a failed write at exit, in its own words
         except OSError as error:
             if error.filename is not None:
                 print(printable(f"{error.filename} cannot be used: {error.strerror}"), file=sys.stderr)
@@ -65,8 +65,8 @@ class _Commands(typer.Typer):
 def _open_closed_streams() -> None:
     """Put the null device in the place of standard streams that the caller has closed.
 
-    Otherwise the next file that is opened takes the place, and gets what is written to the stream. The device
-    is open for reading, so that writing to a closed output is an error.
+    Otherwise the next file that is opened takes the stream's descriptor, and gets what is written to the
+    stream. The device is open for reading only, so that writing to a closed output is an error.
     """
     while (descriptor := os.open(os.devnull, os.O_RDONLY)) <= _STDERR:
         pass

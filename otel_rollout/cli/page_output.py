@@ -63,10 +63,10 @@ def write_page(path: Path, page: str) -> None:
 
 @contextmanager
 def writing(what: str) -> Iterator[None]:
-    """Report a file of the block that cannot be written.
+    """Turn the error of a file that the block cannot write into one line for a person.
 
     Args:
-        what: the file, for the message.
+        what: what the file is, for the message; for example ``page``.
 
     Raises:
         ViewerError: a file cannot be written.

@@ -61,10 +61,10 @@ def check(
     max_pending: float,
     min_free: float,
 ) -> None:
-    """Print a line for each finding, or one that all is well.
+    """Print a line for each finding, or one line if nothing is wrong.
 
     Raises:
-        typer.Exit: something was found.
+        typer.Exit: there is a finding.
     """
     from otel_rollout.doctor import delivery
     from otel_rollout.doctor.diagnosis import DoctorCheck
@@ -89,14 +89,14 @@ def check(
 
 
 def _of_others(spool: Path, owners: set[int]) -> str:
-    """Say whose spool it is: a probe of another user sees nothing of it, and would be well for ever."""
+    """Return a message that the spool belongs to other users: a probe could never find a problem in it."""
     users = ", ".join(map(str, sorted(owners)))
     me = os.geteuid()
     return f"every run in {spool} belongs to another user (id {users}), not to {me}: check it as its owner"
 
 
 def _chosen(only: str | None, checks: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the checks that ``--only`` names, and always that of the spool itself."""
+    """Return the checks that ``--only`` names, and always the check of the spool itself."""
     if only is None:
         return checks
     names = listed(only)

@@ -134,16 +134,16 @@ _GAP: Final = " "
 _BESIDE: Final = 48
 """Columns of a line for the name of a figure, and its first and last value."""
 _SPARK: Final = 48
-"""Characters of a sparkline at most; of more steps, each character is the mean of several."""
+"""Maximum characters of a sparkline; with more steps, each character is the mean of several."""
 _MAX_STEPS: Final = 30
-"""Steps that a table shows: the last."""
+"""Maximum steps that a table shows: the last ones."""
 _MAX_CHANGES: Final = 5
 """Changes that are printed without ``--all``."""
 _RANKS: Final = {
     "step": 0, "failed": 1, "reward": 1, "tool errors": 1, "trajectories": 2, "no spread": 2,
     "unparsable calls": 2, "longest trajectory": 4, "tokens in": 4, "p10": 5, "p50": 4, "p90": 5,
 }  # fmt: skip
-"""Rank of a figure: those of a high rank are left out where the terminal has no room."""
+"""Figure → its rank: on a narrow terminal, figures with the highest rank are left out first."""
 _USUAL_RANK: Final = 3
 _CURVES: Final = {
     "reward": "reward_mean", "groups without spread": "groups_without_spread", "failed": "failed",
@@ -219,7 +219,7 @@ def _lines(change: RunChange, options_of: OptionsOf) -> Iterator[Text]:
 
 
 def sparkline(values: Sequence[float | None], most: int = _SPARK) -> str:
-    """Return a line of at most so many blocks for values; a missing one is a space."""
+    """Return a line of at most ``most`` blocks for values; a missing value is a space."""
     width = -(-len(values) // most)
     means = [_mean(values[first : first + width]) for first in range(0, len(values), width)] if values else []
     known = [value for value in means if value is not None]
@@ -240,7 +240,7 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 
 def _sparklines(steps: Sequence[StepReport], columns: int) -> Table:
-    """Return a row for each figure that has something to say."""
+    """Return a table with a sparkline for each figure that is worth showing."""
     table = Table(box=None, show_header=False, padding=(0, 1))
     for name, measure in _CURVES.items():
         values = values_of(measure, steps)
@@ -254,7 +254,7 @@ def _sparklines(steps: Sequence[StepReport], columns: int) -> Table:
 
 
 def _print_columns(console: Console, columns: Iterable[tuple[str, Sequence[str]]]) -> None:
-    """Print a row per step, without the columns that have no room."""
+    """Print a row per step, without the columns for which the terminal is too narrow."""
     shown = [
         TableColumn(heading, list(map(in_one_line, cells)), _RANKS.get(heading, _USUAL_RANK), is_number=True)
         for heading, cells in columns
@@ -263,7 +263,10 @@ def _print_columns(console: Console, columns: Iterable[tuple[str, Sequence[str]]
 
 
 def _print_tools(console: Console, steps: Sequence[StepReport]) -> None:
-    """Print a row per tool, a line per class of its errors. Errors of early steps are the first to go."""
+    """Print a row per tool, with a line per class of its errors.
+
+    On a narrow terminal, the errors of early steps are left out first.
+    """
     console.print(Text("tools", style="bold"))
     found = report_text.tools(steps, _MAX_STEPS)
     tools, calls, errors, since, *by_step, types = [

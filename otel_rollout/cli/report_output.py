@@ -149,7 +149,7 @@ def _exporter_table(report: Report, width: int) -> Sequence[RenderableType]:
 def _fitted(
     name: str, headings: Sequence[str], rows: Sequence[tuple[str, ...]], width: int
 ) -> Sequence[RenderableType]:
-    """Return a table of counts; where there is no room, columns of zeros are the first to go."""
+    """Return a table of counts; on a narrow terminal, columns of zeros are left out first."""
     counts = zip(headings, zip(*(row[1:] for row in rows), strict=True), strict=False)
     ranks = {heading: 1 if set(of_heading) != {"0"} else 2 for heading, of_heading in counts}
     return fitted(columns_of(rows, {name: 0, **ranks}, [name]), width, "--json has all", padding=0)

@@ -1,4 +1,4 @@
-"""Find a command's runs, and the settings with which to deliver each; make a run of files, for a replay."""
+"""Find the runs of a command and the settings to deliver them; copy files into a run for a replay."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def require_readable(directory: Path) -> None:
     """End the command if a spool, run or node directory exists and cannot be read.
 
     Raises:
-        typer.Exit: it cannot.
+        typer.Exit: the directory cannot be read.
     """
     if problem := layout.problem_of(directory):
         typer.echo(problem, err=True)
@@ -62,7 +62,7 @@ def require_readable(directory: Path) -> None:
 def settings_of_run(node_dir: Path, configured: Settings, to: str | None = None) -> Settings:
     """Return settings with a run's project, and with its exporters or those of ``to``.
 
-    Of a replay, they have those of its exporters that ``to`` names: perhaps none.
+    A replay is delivered to its own exporters only: ``to`` selects some of them, perhaps none.
     """
     manifest = layout.read_manifest(node_dir)
     names: Iterable[str] = manifest.exporters if manifest else configured.exporters
@@ -100,7 +100,7 @@ Named: TypeAlias = tuple[str, Iterable[bytes]]
 
 
 def sources_of(paths: Sequence[Path]) -> Iterator[Named]:
-    """Yield the lines of files, and of the segments in directories.
+    """Yield the name and the lines of each file, and of each segment in a directory.
 
     Raises:
         ValueError: for a directory without segments, and for a device.
@@ -110,7 +110,7 @@ def sources_of(paths: Sequence[Path]) -> Iterator[Named]:
 
 
 def is_replay(manifest: layout.Manifest) -> bool:
-    """Return whether a node directory has copies for a replay, which has chosen its own targets."""
+    """Return whether a manifest is that of a replay, which has its own targets."""
     return _RUN.fullmatch(manifest.run_id) is not None
 
 
@@ -137,13 +137,13 @@ def as_node_directory(
 
     Args:
         paths: files, plain or compressed, or directories whose segments and archived segments are copied.
-        configured: settings to deliver the copies with. Their spool gets the new directory, and its limit
-            holds for the copies; without one, half of the free space.
-        sources: the lines to copy; by default all of the paths.
+        configured: settings to deliver the copies with. The new directory lies in their spool. The copies
+            take at most the spool's limit, or half of the free space without a limit.
+        sources: the lines to copy; by default all lines of the paths.
 
     Raises:
         OSError: a file cannot be read, or a copy cannot be written.
-        ValueError: a path holds no lines, or more than the limit.
+        ValueError: a directory has no segments, a path is a device, or the lines exceed the limit.
     """
     run = f"replay-{layout.new_run_id()}"
     node_dir = layout.node_directory(configured.spool_dir, run, "")
@@ -178,7 +178,7 @@ def as_node_directory(
 
 
 def _remove(run: Path) -> None:
-    """Remove a run, into which a thread of an interrupted delivery may still write for a moment."""
+    """Remove a run; try again while a thread of an interrupted delivery still writes into it."""
     deadline = time.monotonic() + waits().threads
     while True:
         try:
@@ -190,7 +190,7 @@ def _remove(run: Path) -> None:
 
 
 def _copy_tokenizers(paths: Sequence[Path], node_dir: Path) -> None:
-    """Copy the tokenizers of the files' runs, which are near the files."""
+    """Copy the tokenizers of the files' runs: from below the paths, and from up to two directories above."""
     for path in paths:
         directories = [path.parent, path.parent.parent, *([] if path.is_file() else path.glob("**/"))]
         for found in {file for directory in directories for file in layout.tokenizer_files(directory)}:
@@ -204,7 +204,7 @@ def _copy_tokenizers(paths: Sequence[Path], node_dir: Path) -> None:
 
 
 def _copy_lines(source: str, lines: Iterable[bytes], target: Path, room: int) -> int:
-    """Copy a source's lines, and end the last line; return the number of bytes written."""
+    """Copy a source's lines, with a newline after the last one; return the number of bytes written."""
     with open(target, "w+b", opener=open_private) as copy:
         for line in lines:
             if copy.tell() + len(line) > room:

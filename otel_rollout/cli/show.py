@@ -120,7 +120,10 @@ def refuse_options(context: typer.Context, *names: str | None) -> None:
 
 @contextmanager
 def opened(from_: str | None, run: str | None = None) -> Iterator[Source]:
-    """Yield the source that the options name; a run is looked for in a table, or in a spool as a table."""
+    """Yield the source that the options name.
+
+    With ``run``, the source cannot be MLflow.
+    """
     address = sources.table_address(from_)
     if run is None and address is None:
         with asked_as_table(spans_of(from_)) as source:

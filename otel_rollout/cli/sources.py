@@ -25,17 +25,19 @@ _LOG: Final = "_delta_log"
 
 
 def table_address(from_: str | DumpName | None) -> str | None:
-    """Return the address of the table that is meant, which is made of a dump; None if no table is.
+    """Return the address of the table that ``--from`` names; None if it names neither table nor dump.
+
+    If the option names a dump, a table is made from the dump.
 
     Args:
-        from_: the option; without it, the table of the environment, or the one in this directory.
+        from_: the option; None for the table of the environment variable, else the table in this directory.
     """
     named = from_ if isinstance(from_, DumpName) else table_or_dump(from_)
     return str(dumps.table_of(named)) if isinstance(named, DumpName) else named
 
 
 def table_or_dump(from_: str | None) -> str | DumpName | None:
-    """Return the address of the table that is meant, or the dump; None if it is neither."""
+    """Return the table's address or the dump that ``--from`` names; None if it names neither."""
     if from_ is None:
         configured = os.environ.get(_URI_VARIABLE)
         return configured or (DEFAULT_URI if _is_table(DEFAULT_URI, unknown=True) else None)
@@ -45,7 +47,7 @@ def table_or_dump(from_: str | None) -> str | DumpName | None:
 
 
 def default_address() -> str:
-    """Return the address of the table that the exporter writes: the variable's, else ``./rollouts``."""
+    """Return the address of the table that the exporter writes: the environment's, else ``./rollouts``."""
     return os.environ.get(_URI_VARIABLE) or DEFAULT_URI
 
 
@@ -68,12 +70,12 @@ def as_table(
     address: str | None = None,
     spans: Callable[[str | None], SpanSource] | None = None,
 ) -> Iterator[tuple[Store, str]]:
-    """Yield a table, and the name of its source; the spans of a spool become a table for a moment.
+    """Yield a table and the name of its source; a temporary table holds the spans of a spool.
 
     Args:
         from_: the option ``--from``.
         address: the table's address if it is known.
-        spans: opens what is no table; by default a spool alone.
+        spans: opens a source that is no table; by default a spool or file.
 
     Raises:
         TableError: the table cannot be read.
@@ -91,7 +93,7 @@ def as_table(
 
 
 def mlflow_source(from_: str) -> MlflowSource:
-    """Return what ``mlflow`` or ``mlflow:URI`` names, of the environment's project.
+    """Return the server or database that ``mlflow`` or ``mlflow:URI`` names, with the environment's project.
 
     Raises:
         ViewerError: MLflow cannot be read.
@@ -100,10 +102,10 @@ def mlflow_source(from_: str) -> MlflowSource:
 
 
 def spool_source(from_: str | None) -> SpoolSource:
-    """Return the spool or file that is meant, where no table is.
+    """Return the spool or file that ``--from`` names; without the option, the environment's spool.
 
     Raises:
-        ViewerError: it cannot be read.
+        ViewerError: the option names MLflow, or the spool or file cannot be read.
     """
     if from_ is not None and from_.partition(":")[0] == "mlflow":
         raise ViewerError(
@@ -124,7 +126,7 @@ def spool_source(from_: str | None) -> SpoolSource:
 
 
 def _is_table(path: str, unknown: bool) -> bool:
-    """Return whether there is a table at a path; ``unknown`` if what is there cannot be listed."""
+    """Return whether a path is a table; for an existing path that cannot be listed, return ``unknown``."""
     place = Path(path).expanduser()
     try:
         os.scandir(place).close()

@@ -38,7 +38,7 @@ SOURCES: Final = (
     "A rollout table (directory or s3://…), a spool, run or node directory, a file of OTLP JSON Lines, {} "
     "\\[default: OTEL_ROLLOUT_DELTA_URI, a table at ./rollouts, or the spool]"
 )
-"""What ``--from`` names; ``{}`` stands for the last of these."""
+"""Help of ``--from``; ``{}`` stands for the last sources in the list."""
 _DUMP: Final = "or a framework's dump (PATH or FORMAT:PATH)."
 FromOption = Annotated[str | None, typer.Option("--from", help=SOURCES.format(_DUMP))]
 StepOption = Annotated[str | None, typer.Option("--step", help=STEPS, metavar="STEPS")]
@@ -76,12 +76,14 @@ OutputOption = Annotated[
 
 
 def command_of(view: str, help_: str = "", answer: Callable[..., None] | None = None) -> Callable[..., None]:
-    """Return a command for rows of a view: its options are those of the view's columns, and of its answer.
+    """Return a command for the rows of a view.
+
+    The command's options are the filters of the view's columns, and the keyword arguments of ``answer``.
 
     Args:
         view: the view.
-        help_: what the command does; by default it lists the rows.
-        answer: answers with the view and the options.
+        help_: what the command does; by default the help of the view's listing.
+        answer: runs the command with the view and the options; by default lists the rows.
     """
     listing, answer = LISTINGS[view], answer or _list
 
@@ -156,16 +158,16 @@ class Selected:
     Args:
         store: the table.
         view: the view.
-        given: the options of its columns.
+        given: the options that filter by its columns.
         run: the run; None for all.
         where: a further condition.
         sort: columns to sort by.
         columns: columns to show.
 
     Attributes:
-        engine: asks the table.
-        listing: what a listing has of the view.
-        asked: what the options ask about, as words.
+        engine: queries the table.
+        listing: how the view is listed.
+        asked: names of filtered columns, and the texts of ``--where`` and ``--sort``, joined by spaces.
     """
 
     def __init__(
@@ -193,7 +195,7 @@ class Selected:
         self._sql = f"SELECT {names} FROM {self._source}{filters.all_of(conditions)} ORDER BY {order}"  # noqa: S608
 
     def checked(self, limit: int | None = None) -> str:
-        """Plan the query; an error in the condition names its place in what a person has typed."""
+        """Check the query, and return it; an error in ``--where`` names the place in the option's text."""
         try:
             return self.engine.check(f"{self._sql} LIMIT {limit}" if limit else self._sql)
         except QueryError:
@@ -202,7 +204,7 @@ class Selected:
             raise
 
     def nothing(self) -> str:
-        """Say why no row fits: which steps or tools there are, or that no trainer has spoken."""
+        """Return why no row matches: the steps or tools that exist instead, or missing scores of training."""
         noun, by_column = self.listing.noun, self._by_column
         conditions = [by_column.get("step", "true"), by_column.get("validate", "true")]
         rows = self.engine.run(
@@ -275,7 +277,10 @@ def _page(engine: Engine, checked: str, limit: int | None) -> tuple[Table, list[
 def _shown(
     listing: Listing, present: Sequence[str], wanted: Sequence[str], runs: Sequence[str], asked: str
 ) -> list[ListedColumn]:
-    """Return the columns of a table: those that are wanted, else the listing's, those asked about first."""
+    """Return the columns of a table: the wanted ones, else the listing's.
+
+    On a narrow terminal, the listing's columns that the options ask about stay longest.
+    """
     forms = {column.name: column.form for column in listing.columns}
     if wanted:
         return [ListedColumn(name, forms.get(name, ""), place) for place, name in enumerate(wanted)]
@@ -291,13 +296,13 @@ def _shown(
 
 
 def _runs_in(engine: Engine) -> list[Run]:
-    """Return the runs that have spans of trajectories, without choosing roots."""
+    """Return the runs that have spans of trajectories, without a search for root spans."""
     sql = f"SELECT DISTINCT {', '.join(Run._fields)} FROM {views.RECORDED} WHERE validate IS NOT NULL"  # noqa: S608
     return [Run(**row) for row in engine.dicts(f"{sql} AND score_name IS NULL")]
 
 
 def _columns_of(runs: Sequence[Run]) -> list[str]:
-    """Return the columns that tell runs apart; none of one run."""
+    """Return the columns that tell runs apart; empty for one run."""
     values = {name: {getattr(run, name) for run in runs} for name in Run._fields}
     if len(values["run_id"]) == len(runs) > 1:
         return ["run_id"]
@@ -306,10 +311,10 @@ def _columns_of(runs: Sequence[Run]) -> list[str]:
 
 @contextmanager
 def ended_by_ctrl_c(is_wanted: bool) -> Iterator[None]:
-    """Let Ctrl-C end the process at once: Python's handler would wait until the engine has ended the query.
+    """Let Ctrl-C end the process at once; Python's handler would wait until the query has ended.
 
     Args:
-        is_wanted: False if Python must remove a private directory at the end: of a spool, or a Parquet file.
+        is_wanted: False if Python must remove a private directory at the end, of a spool or a Parquet file.
     """
     usual = signal.getsignal(signal.SIGINT)
     if not is_wanted or usual is not signal.default_int_handler:

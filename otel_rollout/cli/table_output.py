@@ -41,13 +41,13 @@ def print_table(
 ) -> None:
     """Print the columns that the terminal has room for, with notes below.
 
-    A column without a value is left out, unless nobody could miss it.
+    A column without values is left out, unless its rank is 0.
 
     Args:
         rows: the rows, as dicts.
         columns: the columns, in their order.
         notes: lines below the table.
-        is_wide: whether to print all columns as wide as they are.
+        is_wide: whether to print all columns in full width.
     """
     console = Console(highlight=False)
     found = [_column(rows, each, is_wide) for each in columns]

@@ -31,7 +31,7 @@ from otel_rollout.table.select import QueryError
 
 _STDOUT: Final = "-"
 _MAX_ROWS: Final = 10
-"""Tools, stragglers and processes that the terminal shows of each."""
+"""Maximum rows that the terminal shows of tools, of stragglers, and of processes."""
 _BLOCKS: Final = " ▁▂▃▄▅▆▇█"
 _PHASES: Final = {"phase": 0, "time": 1, "share": 1, "at once": 2, "of wall time": 3}
 _STRAGGLERS: Final = {"straggler": 0, "state": 2, "ended after": 2, "took": 1, "process": 3}

@@ -91,7 +91,7 @@ def _origin(from_: str | DumpName | None) -> Origin:
 
 
 def _dump_origin(name: DumpName) -> Origin:
-    """Return a dump that may grow while its pages are served."""
+    """Return the origin for a dump, which may grow while its pages are served."""
     newest: Path | None = None
 
     def version() -> Hashable:

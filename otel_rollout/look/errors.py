@@ -10,6 +10,6 @@ class ViewerError(ReportedError):
 
 
 def unreadable(path: Path, error: OSError) -> ViewerError:
-    """Return the error about a file or folder that cannot be read; without permission, with what to do."""
+    """Return the error about a file or folder that cannot be read, with advice if permission is missing."""
     advice = " Read it as its owner, or give yourself permission." if type(error) is PermissionError else ""
     return ViewerError(f"{path} cannot be read: {error.strerror or error}.{advice}")

@@ -1,4 +1,4 @@
-"""Print a table that fits into the terminal: of its columns, those that have room."""
+"""Print a table that fits into the terminal, without the columns that have no room."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from rich.text import Text
 from otel_rollout.base.printable import in_one_line
 
 NO_LIMIT: Final = 100_000
-"""Width, in characters, where there is no terminal: whoever reads a pipe or a file gets whole tables."""
+"""Width, in characters, without a terminal: a pipe or a file gets whole tables."""
 _SHORT: Final = 16
-"""Characters that a text keeps in a line. It is shortened to this width before a column is left out."""
+"""Width, in characters, to which a text is shortened before a column is left out."""
 _MIN_WIDTH: Final = 3
 """Least width of a column, in characters: a table that cannot fit keeps its frame."""
 STATES: Final = {
@@ -36,10 +36,10 @@ class TableColumn:
     Attributes:
         heading: its heading, which may break after ``_`` and blanks.
         cells: a text per row.
-        rank: columns of a low rank are the last to go where there is no room. Rank 0 never goes.
+        rank: without room, the columns with the highest ranks are left out first, but never rank 0.
         is_number: whether its cells are aligned at the right.
-        long: what happens to a long text: its line stays ``whole``, so that a name can be pasted; or it
-            is ``cut``.
+        long: what happens to a long text: ``whole`` keeps its line, so that a name can be pasted; ``cut``
+            shortens it.
     """
 
     heading: str
@@ -87,7 +87,7 @@ def room(console: Console) -> int:
 
 
 def print_sentence(console: Console, text: Text, indent: str = "") -> None:
-    """Print lines of words. A terminal breaks them at blanks, never in a name; a pipe gets them whole."""
+    """Print lines of words: on a terminal broken at blanks only, in a pipe whole."""
     width = console.width if console.is_terminal else NO_LIMIT
     fill = textwrap.TextWrapper(width, "", indent, break_long_words=False, break_on_hyphens=False).fill
     console.print(Text("\n".join(map(fill, text.plain.split("\n"))), text.style), soft_wrap=True)
@@ -100,7 +100,7 @@ def print_fitted(
     box: Box = HEAVY_HEAD,
     is_wide: bool = False,
 ) -> None:
-    """Print the columns that the terminal has room for, or all; see :func:`fitted`."""
+    """Print the columns that the terminal has room for, or all columns if ``is_wide``; see :func:`fitted`."""
     for part in fitted(columns, NO_LIMIT if is_wide else room(console), more, box):
         console.print(part, crop=False)
 
@@ -108,12 +108,12 @@ def print_fitted(
 def fitted(
     columns: Sequence[TableColumn], width: int, more: str, box: Box = HEAVY_HEAD, padding: int = 1
 ) -> list[Table | Text]:
-    """Return a table of the columns that fit, and a line that names those that do not.
+    """Return a table of the columns that fit, and a line that names the other columns.
 
     Args:
         columns: the columns.
         width: characters that the table may take.
-        more: what has the other columns.
+        more: how to see the other columns, for the line.
         box: its frame.
         padding: blanks at each side of a cell.
     """
@@ -148,7 +148,7 @@ def _chosen(columns: Sequence[TableColumn], room: int, beside: int) -> tuple[lis
 
 
 def _size(column: TableColumn, left: int) -> int:
-    """Return the width of a column: without room, names are folded, so that the frame is whole."""
+    """Return the width of a column; without room, it is too narrow for names, which are then folded."""
     if left < 0:
         return max(_MIN_WIDTH, column.least + left)
     grown = min(column.natural, column.least + left)

@@ -1,4 +1,4 @@
-"""Name the columns of `list`, `groups` and `steps`, and the filters by them."""
+"""Define the columns of `list`, `groups` and `steps`, and their filters."""
 
 from __future__ import annotations
 
@@ -12,9 +12,17 @@ from otel_rollout.table import figures, filters, training
 from otel_rollout.table.select import literal
 
 Form = Literal["", "name", "id", "number", "seconds", "mark"]
-"""How values are printed: as they are, whole, their first digits, with few digits, as durations, if true."""
+"""How values are printed.
+
+- empty: as they are.
+- ``name``: whole, so that a person can paste them.
+- ``id``: the first digits.
+- ``number``: with few digits.
+- ``seconds``: as durations.
+- ``mark``: only if they are true.
+"""
 _NAMES: Final = ("path", "group_path", "trace_id", "span_id", "run_id")
-"""Columns of a query that a person pastes."""
+"""Columns of a query whose values a person may paste."""
 _MAX_CELL: Final = 200
 """Maximum characters of a value in a table."""
 _DIGITS_OF_ID: Final = 8
@@ -26,8 +34,9 @@ class Filter(NamedTuple):
 
     Attributes:
         flag: the option; ``--yes/--no`` has two sides.
-        help: what it means: a few words for a field, and more after a colon.
-        condition: SQL of a switch, or with ``{}`` of a name; without one, numbers or steps are given.
+        help: help text; the words before a colon are also the label of the page's field.
+        condition: SQL condition of a switch, or with ``{}`` for a name; empty if the option takes numbers or
+            steps.
     """
 
     flag: str
@@ -53,7 +62,7 @@ class Filter(NamedTuple):
         return "name" if "{}" in self.condition else "switch" if self.condition else "numbers"
 
     def sql(self, column: str, value: Any) -> str:
-        """Return the condition of a value: a bool, a name, or numbers.
+        """Return the SQL condition for the option's value: a bool, a name, or numbers.
 
         Raises:
             QueryError: the numbers cannot be read.
@@ -73,7 +82,7 @@ class ListedColumn(NamedTuple):
     Attributes:
         name: its name in the view, which is its heading on the terminal.
         form: how its values are printed.
-        rank: columns of a low rank are the last to go where the terminal has no room; None: never shown.
+        rank: without room, columns with the highest ranks are left out first; None if it is never shown.
         filters: the options that filter by it.
     """
 
@@ -94,7 +103,7 @@ class Listing(NamedTuple):
     Attributes:
         help: what the command does.
         noun: what a row is, for a person.
-        columns: the columns of its view, and of the views that are joined to it if one is named.
+        columns: the columns of its view, and columns of views that are joined if a column of them is named.
         order: the order of its rows, in SQL.
         opened_by: the command that takes the path of a row; empty without one.
     """
@@ -107,13 +116,13 @@ class Listing(NamedTuple):
 
     @property
     def filters(self) -> Iterator[tuple[str, Filter]]:
-        """Yield name of the column and filter."""
+        """Pairs of a column's name and one of its filters."""
         for column in self.columns:
             for each in column.filters:
                 yield column.name, each
 
     def conditions(self, given: Mapping[str, Any]) -> dict[str, str]:
-        """Return column → condition of its filters; of several, one must hold.
+        """Return column → condition of its filters; with several filters, one must hold.
 
         Raises:
             QueryError: a filter's numbers cannot be read.
@@ -126,7 +135,7 @@ class Listing(NamedTuple):
 
 
 def of_query(names: Sequence[str]) -> list[ListedColumn]:
-    """Return the columns of a query, whose names tell their forms; the last are the first to go."""
+    """Return the columns of a query, with forms by their names; without room, the last are left out first."""
     return [
         ListedColumn(
             name, "name" if name in _NAMES else "seconds" if "seconds" in name.split("_") else "", place

@@ -38,10 +38,10 @@ def open_table(uri: str | os.PathLike[str]) -> RolloutTable:
 def messages_of(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the chat messages of a trajectory from the rows of its spans, in any order.
 
-    For functions that other engines call, such as Ray's ``map_groups``.
+    The function serves code that other engines call, such as Ray's ``map_groups``.
 
     Args:
-        rows: with all columns of :attr:`RolloutTable.spans`.
+        rows: rows of the trajectory's spans, with all columns of :attr:`RolloutTable.spans`.
     """
     return training_data.chat_of_rows(rows)
 
@@ -89,7 +89,7 @@ class RolloutTable:
 
     @property
     def scores(self) -> Rows:
-        """The newest score of each name of each trajectory."""
+        """A row per trajectory and name of a score: the newest score."""
         return Rows(self._engine, "scores")
 
     @property
@@ -119,14 +119,17 @@ class RolloutTable:
 
     @property
     def spans(self) -> Rows:
-        """Each span once."""
+        """A row per span; a span that was delivered twice counts once."""
         return Rows(self._engine, "spans")
 
     def sql(self, query: str) -> Rows:
-        """Run one SELECT on the views.
+        """Return the rows of one SELECT on the views.
+
+        Args:
+            query: the SELECT.
 
         Raises:
-            QueryError: the text is no query, or a wrong one. The message is one sentence.
+            QueryError: the text is no SELECT, or has an error. The message is one sentence.
         """
         return Rows(self._engine, self._engine.check(query))
 
@@ -143,7 +146,8 @@ class RolloutTable:
         Args:
             step: the training step; or a name as ``otel-rollout show`` takes it, or a trace id.
             sample: the dataset row.
-            rollout: index in the group; by default 0, or the only trajectory of the row.
+            rollout: index in the group; by default 0. If no trajectory has index 0, the default is the only
+                trajectory of the row.
             validate: whether the trajectory is of a validation.
 
         Raises:
@@ -169,6 +173,9 @@ class RolloutTable:
 
         Args:
             trajectories: rows of :attr:`trajectories`; all by default.
+
+        Raises:
+            TableError: ``trajectories`` is no set of rows.
         """
         chosen = self.trajectories if trajectories is None else _rows(trajectories)
         return training_data.examples(self._engine, chosen.select("trace_id", "path", "reward").dicts())
@@ -178,11 +185,14 @@ class RolloutTable:
     ) -> Iterator[dict[str, Any]]:
         """Yield the best and the worst trajectory of each group: ``prompt``, ``chosen``, ``rejected``.
 
-        Each is a list of chat messages, as of :meth:`messages`.
+        Each of the three is a list of chat messages in the form of :meth:`messages`.
 
         Args:
             trajectories: rows of :attr:`trajectories`; by default those of training.
-            min_spread: groups whose rewards differ by less have no pair; nor have equal rewards.
+            min_spread: minimum difference of the two rewards. Equal rewards never make a pair.
+
+        Raises:
+            TableError: ``trajectories`` is no set of rows, or ``min_spread`` is no number.
         """
         chosen = self.trajectories.filter(validate=False) if trajectories is None else _rows(trajectories)
         if not isinstance(min_spread, (int, float)):
@@ -215,7 +225,7 @@ class RolloutTable:
     def files(self) -> list[str]:
         """Return the Parquet files that hold the table's rows, as paths or addresses.
 
-        A span that was delivered twice is in them twice.
+        A span that was delivered twice is in these files twice.
         """
         return list(self._delta.file_uris())
 
@@ -229,7 +239,7 @@ class RolloutTable:
         import pyarrow
         import ray
 
-        # Given, because a file of an older forwarder may lack columns.
+        # The schema is given, because a file of an older forwarder may lack columns.
         schema = pyarrow.schema(self._delta.schema().to_arrow())
         rows = ray.data.read_parquet(self.files(), schema=schema, **options)
         return rows.select_columns(list(columns)) if columns else rows
@@ -237,7 +247,7 @@ class RolloutTable:
     def duckdb(self, connection: Any = None) -> Any:
         """Return a connection of DuckDB that has the views; needs duckdb.
 
-        DuckDB reads the table's files itself: local ones, or with its extension ``httpfs`` those of S3.
+        DuckDB itself reads the table's files. For files in S3, it needs its extension ``httpfs``.
 
         Args:
             connection: the connection to add the views to; by default a new one.
@@ -270,7 +280,7 @@ def _address(uri: str | os.PathLike[str]) -> str:
     """Return the address of a table as text.
 
     Raises:
-        ValueError: it is neither text nor a path, or empty.
+        ValueError: the address is neither text nor a path, or is empty.
     """
     address = os.fspath(uri) if isinstance(uri, (str, os.PathLike)) else None
     if not isinstance(address, str) or not address:

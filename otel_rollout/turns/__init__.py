@@ -1,1 +1,1 @@
-"""Complete model calls: what a turn continues, what it breaks, and its text."""
+"""Rewrite recorded spans for exporters: shared prefixes, prefix breaks, decoded text, foreign spans."""

@@ -1,9 +1,10 @@
-"""Find the new part of a turn: a model call resends its context and adds to it.
+"""Find the new part of a turn.
 
-A turn is a sequence of token ids or of messages, encoded as bytes with a fixed width per item. A turn may
-continue any earlier turn of its trajectory. Most turns append to the last one. A branch returns to an earlier
-one. Where a context was edited or cut, the shared prefix ends. A turn is exported as three parts: the id of
-the turn that it continues, the length of the shared prefix, and the new items. :func:`restored` joins them.
+A model call resends its context and adds to it. A turn is a sequence of token ids or of messages, encoded as
+bytes with a fixed width per item. A turn may continue any earlier turn of its trajectory. Most turns append
+to the last one. A branch returns to an earlier one. Where a context was edited or cut, the shared prefix
+ends. A turn is exported as three parts: the id of the turn that it continues, the length of the shared
+prefix, and the new items. :func:`restored` joins them.
 
 Whether a turn is found depends on when turns began and ended, not on the order in which they were added.
 """
@@ -24,7 +25,7 @@ from otel_rollout.turns.detokenizer import Detokenizer
 TOKEN_BYTES: Final = 4
 MESSAGE_BYTES: Final = 8
 MAX_BRANCHES: Final = 16
-"""Sequences remembered per trajectory; beyond that, the least recently continued one is forgotten."""
+"""Maximum sequences remembered per trajectory; the least recently continued one is forgotten first."""
 _MARK_BYTES: Final = 256
 """Bytes of memory counted per turn, in addition to its sequence."""
 
@@ -44,7 +45,10 @@ class Mark(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """The text of a branch's tokens from the end of the previous piece to ``end``, a border of characters."""
+    """The text of a branch's tokens from the end of the previous piece to index ``end``.
+
+    Where possible, ``end`` lies between two characters.
+    """
 
     end: int
     text: str
@@ -89,7 +93,10 @@ class Turns:
         return total
 
     def shared(self, turn: str, items: bytes, start: int) -> Shared | None:
-        """Return the longest prefix shared with a turn that ended before ``start``."""
+        """Return the longest prefix that ``items`` shares with another turn that ended before ``start``.
+
+        ``start`` is in ns. Return None if the longest prefix is shorter than ``min_shared``.
+        """
         best: tuple[int, int, int, str] | None = None
         for branch in self.branches:
             common = common_prefix(items, branch.data, self._width)
@@ -130,7 +137,7 @@ class Turns:
         return branch
 
     def knows(self, turn: str, items: bytes, end: int) -> bool:
-        """Return whether another turn, ended by ``end``, begins with ``items``."""
+        """Return whether another turn that ended at or before ``end``, in ns, begins with ``items``."""
         length = len(items) // self._width
         return any(
             mark.turn != turn and mark.end <= end and mark.length >= length
@@ -166,12 +173,12 @@ def tokens(ids: Sequence[int]) -> bytes | None:
 
 
 def messages(conversation: Sequence[Any]) -> bytes:
-    """Encode messages for :class:`Turns`, as one hash per message; only this process knows the hash's key."""
+    """Encode messages for :class:`Turns` as one hash per message, which only this process can compare."""
     return array("q", map(hash, map(orjson.dumps, conversation))).tobytes()
 
 
 def restored(continued: Sequence[Item], shared: int, new: Sequence[Item]) -> list[Item]:
-    """Return a whole turn from the turn that it continues and its new items."""
+    """Return a whole turn: the first ``shared`` items of the turn that it continues, then its new items."""
     return [*continued[:shared], *new]
 
 
@@ -201,9 +208,9 @@ class TokenTurn:
     Attributes:
         prompt: token ids of the prompt.
         answer: token ids of the answer.
-        ids: both, one after the other.
+        ids: the ids of the prompt, then the ids of the answer.
         rest_of_prompt: the recorder's note in place of prompt ids that it cut off; empty if it cut none.
-        rest_of_answer: the recorder's note in place of answer ids.
+        rest_of_answer: the recorder's note in place of answer ids that it cut off; empty if it cut none.
         encoded_prompt: the prompt as bytes; None if it was cut, or is no list of token ids.
         encoded: prompt and answer as bytes; None if either was cut, or is no list of token ids.
         has_answer: whether the answer is a list of token ids, which may be cut or empty.
@@ -220,9 +227,10 @@ class TokenTurn:
         self.branch: ContextBranch | None = None
 
     def decode(self, shown_from: int, detokenizer: Detokenizer) -> None:
-        """Decode the ids of the branch that have no text yet: each token of a trajectory once.
+        """Decode the ids of the branch that have no text yet.
 
-        A piece of text may end at ``shown_from``, at the prompt's end, and at the last id.
+        Pieces of text end at three positions: ``shown_from``, the prompt's end, and the last id. Each end
+        moves back to the border between two characters.
         """
         if self.branch is None:
             return
@@ -275,7 +283,7 @@ class TokenTurn:
 
 
 def prompt_of(holders: Sequence[dict[str, Any]]) -> Any:
-    """Return the prompt that all objects share; None if their prompts differ."""
+    """Return the prompt that all objects share; None if their prompts differ, [] without objects."""
     prompts = [holder["prompt_ids"] for holder in holders]
     if len({tokens(prompt) for prompt in prompts}) > 1:
         return None

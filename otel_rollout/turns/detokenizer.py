@@ -30,11 +30,11 @@ _MAX_LOOKBACK: Final = 32
 UNFINISHED: Final = "\ufffd"
 """Replacement character: stands for bytes that are not a complete character."""
 _UNFINISHED_TOKENS: Final = (UNFINISHED, "ï¿½", "<0xEF><0xBF><0xBD>")
-"""Spellings of ``UNFINISHED`` itself in vocabularies: plain, as bytes of GPT, as bytes of Llama."""
+"""Spellings of ``UNFINISHED`` in vocabularies: the character, its bytes as GPT and as Llama spell them."""
 
 
 class Detokenizer:
-    """Decodes with one tokenizer; special tokens are kept.
+    """Decodes token ids with one tokenizer, special tokens included.
 
     Args:
         tokenizer: a tokenizer of the library ``tokenizers``.
@@ -110,7 +110,9 @@ class Detokenizer:
 
 
 class DetokenizerCache:
-    """Loads each detokenizer once; waits for one that is still being written. Several threads may use it.
+    """Loads each detokenizer once, and waits for a tokenizer's file that is still being written.
+
+    Several threads may use one cache.
 
     Args:
         node_dir: holds the tokenizers.
@@ -123,9 +125,9 @@ class DetokenizerCache:
         self._lock = threading.Lock()
 
     def get(self, name: str, end: float) -> Detokenizer | None:
-        """Return the detokenizer named by a span that ended at Unix time ``end``.
+        """Return the detokenizer ``name`` for a span that ended at Unix time ``end``, in seconds.
 
-        Return None, with a warning, if the tokenizer is missing or cannot be used.
+        Return None if the tokenizer is missing or cannot be used. The first time, log a warning.
         """
         loaded = self._loaded.get(name)  # without the lock, which a wait for another tokenizer may hold
         if loaded is not None:
@@ -138,7 +140,7 @@ class DetokenizerCache:
             return self._loaded[name]
         if time.monotonic() < self._next_look.get(name, -math.inf):
             return None
-        # A wrong clock may put a span's end into the future: wait no longer than for one from now.
+        # A wrong clock may put a span's end into the future: wait as if the span ended now.
         deadline = min(end, time.time()) + waits().tokenizer
         detokenizer = self._load(name, 0.0 if name in self._next_look else deadline)
         if detokenizer is None:

@@ -1,12 +1,14 @@
-"""Complete the spans of other libraries with the attributes of ours.
+"""Add our attributes to the spans of other libraries.
 
 A model call's span gets kind, model, token counts and finish reasons by OpenTelemetry's names, and its
 messages as input and output. Spans of tools, agents and other operations get their input and output.
-Recorded attributes stay, with the exceptions that docs/recording.md names. Above all, where no target would
-find the messages in a model call's input or output, the messages replace it. A tool's arguments and result
-replace an input and output with the library's own fields around them, and messages in OpenAI's form replace
-those that LangChain has serialized. The recorded value is then in ``input.value.recorded`` or
-``output.value.recorded``.
+Recorded attributes stay, with the exceptions that docs/recording.md names. These are the main ones:
+
+- The messages replace a model call's input or output in which no target would find them.
+- A tool's arguments and result replace an input and output that wrap them in the library's own fields.
+- Messages in OpenAI's form replace messages that LangChain has serialized.
+
+``input.value.recorded`` or ``output.value.recorded`` then holds the recorded value.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ _SCOPE_WITHIN: Final = 4096
 """Bytes from the beginning of a line within which our scope is looked for."""
 _KNOWN: Final = scan.pattern_of_attributes(model_calls.PREFIXES)
 _PART_OF_CALL: Final = re.compile(r"(cmpl-.+)-\d+|((?:chatcmpl-|resp_).+)_\d+")
-"""Ids of an engine's requests that are parts of one call: a prompt of several, a step of a response."""
+"""Matches ids of engine requests that are part of a call: one of its prompts, or one step of its response."""
 _CHAT: Final = "chat"
 _DUMPED_REPLY: Final = "raw"
 """Field of smolagents' message that holds the client's reply as Python prints it."""
@@ -35,7 +37,7 @@ _DUMPED_REPLY: Final = "raw"
 def may_be_filled(line: bytes) -> bool:
     """Return whether a line may hold an incomplete foreign span.
 
-    A line of another program may have several scopes.
+    A line of another program may have our scope beside others: such a line may hold a foreign span.
     """
     is_own = line.find(scan.OWN_SCOPE, 0, _SCOPE_WITHIN) >= 0 and line.count(scan.SPANS) == 1
     return not is_own and _KNOWN.search(line) is not None
@@ -98,7 +100,7 @@ class _Filled:
     Attributes:
         recorded: the attributes as recorded.
         changes: name → new value.
-        dropped: names of attributes that are only removed.
+        dropped: names of attributes to remove without a new value.
         kept_as: name of a replaced content → name of the attribute with its recorded value.
         name: the span's new name; empty if the recorded one stays.
     """
@@ -121,7 +123,7 @@ class _Filled:
         return bool(replaced)
 
     def rename(self, name: str) -> None:
-        """Name the span after its tool, unless its name says the tool; keep the recorded name."""
+        """Rename the span, unless its name contains ``name``; keep the recorded name as an attribute."""
         recorded = self._span.name
         if name and name not in recorded:
             self.name = name
@@ -138,7 +140,10 @@ class _Filled:
             self.changes[name] = value
 
     def add_messages(self, name: str, value: Any) -> None:
-        """Add an input or output that the span lacks, unless it is None; convert LangChain's messages."""
+        """Add an input or output that the span lacks, unless ``value`` is None.
+
+        If the span has one, convert the messages that LangChain has serialized in it.
+        """
         if self.recorded.get(name) not in (None, ""):
             value = model_calls.without_dumps(structured(self.recorded[name]))
         if value is not None:
@@ -153,7 +158,7 @@ class _Filled:
         self.changes[semconv.MIME_TYPES[name]] = semconv.TEXT_MIME_TYPE if is_text else semconv.JSON_MIME_TYPE
 
     def add_mime_types(self) -> None:
-        """Say of an input or output that it is JSON, if it is and nothing says so."""
+        """Add the MIME type of an input or output that is JSON and has no MIME type."""
         for name, mime_type in semconv.MIME_TYPES.items():
             if name not in self.changes and not self.recorded.get(mime_type):
                 value = self.recorded.get(name)
@@ -185,7 +190,7 @@ def _fill_call(filled: _Filled, kind: str, events: Sequence[Event]) -> None:
 
 
 def _fill_engine_request(filled: _Filled) -> None:
-    """Add the id of the reply: by one attribute, a query finds the span and its call, wherever they are."""
+    """Add the reply's id, so that a query by this attribute finds both the engine's span and its call."""
     request_id = filled.recorded.get(semconv.GEN_AI_REQUEST_ID)
     if isinstance(request_id, str):
         part = _PART_OF_CALL.fullmatch(request_id)
@@ -209,7 +214,7 @@ def _fill_tool(filled: _Filled) -> None:
 
 
 def _has_request(value: Any) -> bool:
-    """Return whether a recorded input holds messages as a model's client takes them."""
+    """Return whether a recorded input is a request in the form that a model's client takes."""
     if not isinstance(value, Mapping):
         return False
     messages = value.get("messages")
@@ -221,7 +226,7 @@ def _has_request(value: Any) -> bool:
 
 
 def _says_more(replies: Sequence[ChatMessage], recorded: Any) -> bool:
-    """Return whether the replies are to be the output instead of the recorded one."""
+    """Return whether the replies should replace the recorded output."""
     if recorded in (None, ""):
         return bool(replies)
     return any(map(model_calls.has_content, replies)) and not _has_reply(structured(recorded))

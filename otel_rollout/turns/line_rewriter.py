@@ -1,15 +1,17 @@
-"""Rewrite lines for exporters: decode, shorten, complete foreign spans.
+"""Rewrite lines for exporters: decode token ids, shorten repeated content, complete foreign spans.
 
 A line without token ids, messages and images stays as recorded, unless another library recorded its span. In
-other lines the JSON of a span's input and output changes; see docs/training.md. Spans of another library get
-our attributes (:mod:`otel_rollout.turns.foreign_spans`). Segments keep the recorded lines. A line that
-cannot be rewritten is exported as recorded.
+other lines the JSON of a span's input and output may change; docs/training.md says how. Spans of another
+library get our attributes (:mod:`otel_rollout.turns.foreign_spans`). Segments keep the recorded lines. A line
+that cannot be rewritten is exported as recorded.
 
 All exporters of a forwarder share one rewriter. A line refers only to turns and images of spans that had
 ended when its own span began, whatever the order in which lines are read. So exporters may read lines at any
-pace, and repeatedly. The memory of traces is bounded, and empty when a forwarder starts. If the memory has
-forgotten a trace, because an exporter catches up for example, a turn is exported in full to all exporters,
-and the answer that a root shows is read from the segment.
+pace, and repeatedly.
+
+The memory of traces is bounded, and empty when a forwarder starts. The memory may forget a trace, for example
+while an exporter catches up. The next turn of that trace is then exported in full, and the answer that its
+root shows is read from the segment.
 """
 
 from __future__ import annotations
@@ -37,12 +39,12 @@ from otel_rollout.turns.span_rewriter import Contents, SpanRewriter, TraceMemory
 MEMORY_BYTES: Final = 256 << 20
 """Maximum bytes of memory for all traces; the traces not seen for longest are forgotten first."""
 _TRACE_SHARE: Final = 4
-"""Divisor: a trace that takes more than this part (a quarter) of the memory is forgotten."""
+"""Divisor of the memory: a trace that takes more than a quarter of the memory is forgotten."""
 _MAX_LOGGED_PROBLEMS: Final = 100
 _TEXT_ATTRIBUTES = frozenset({semconv.TOKENIZER, semconv.TEXT_OF})
 _TEXT_HEADS = tuple(map(head_of, _TEXT_ATTRIBUTES))
 _BEGINNING_OF_BOTH = b'"rollout.t'
-"""Few lines have either, and one search finds that out."""
+"""Beginning of both heads: one search for it rules out most lines."""
 _IDS = b'_ids\\"'
 _EVERYTHING = Contents(tokens=True, images=False)
 _IMAGE = b";base64,"
@@ -55,7 +57,7 @@ class LineRewriter:
         node_dir: holds the tokenizers and the segments.
         turns: which turns are exported without their shared prefix: turns of token ids (``tokens``), ``all``,
             or none (``whole``).
-        redact: redacts decoded text, which the recorder has not redacted.
+        redact: redacts a line with decoded text, which the recorder could not redact.
         memory: maximum bytes of memory for all traces; by default ``MEMORY_BYTES``.
     """
 
@@ -89,7 +91,7 @@ class LineRewriter:
             spans = [span.opened() for span in spans_of_json(parsed)]
             changed = [is_foreign and self._fill(spans)]
             has_text = not all(span.attributes.keys().isdisjoint(_TEXT_ATTRIBUTES) for span in spans)
-            # These may wait for files, so they are fetched before the lock is taken.
+            # Detokenizers and answers may wait for files, so they are fetched before the lock is taken.
             sources = [
                 (span, self._detokenizer_of(span), self._answer_shown_by(span))
                 if has_text
@@ -126,12 +128,12 @@ class LineRewriter:
         return TraceLine(line.encoded[:begin] + self._redact(line.encoded[begin:]))
 
     def _detokenizer_of(self, span: Span) -> Detokenizer | None:
-        """Return the detokenizer that a span names; wait for one that is being written."""
+        """Return the detokenizer that a span names; wait for a tokenizer's file that is being written."""
         name = span.text(semconv.TOKENIZER)
         return self._detokenizers.get(name, span.end_ns / 1e9) if name else None
 
     def _answer_shown_by(self, span: Span) -> str | None:
-        """Return the answer of another span that a span shows, from memory or segment."""
+        """Return the answer text of the other span that ``span`` names, from the memory or the segment."""
         other = span.text(semconv.TEXT_OF)
         if other is None:
             return None
@@ -154,10 +156,10 @@ class LineRewriter:
                 self._traces.pop(span.trace_id, None)
 
     def _recorded_text(self, root: Span, span_id: str) -> str | None:
-        """Read a span's answer text from the segment of the root that shows it.
+        """Read a span's answer text from the segment of the root that shows it, or from the segment before.
 
-        The process that recorded the root wrote the span's line shortly before. Return None if that line was
-        removed.
+        The process that recorded the root wrote the span's line shortly before. Return None if that line is
+        not found.
         """
         stem = root.resource.attributes.get(semconv.SEGMENT_ID)
         name = SegmentName.parse(stem + SEGMENT_SUFFIX) if isinstance(stem, str) else None

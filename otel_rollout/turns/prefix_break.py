@@ -6,7 +6,7 @@ before it. If a program renders its messages again for each turn, an answer may 
 are then not the tokens that later turns have seen.
 
 A prompt may also belong to another conversation, such as that of a subagent, or go back to an earlier turn.
-So it follows only a turn whose whole prompt it repeats, or whose answer it holds.
+So a prompt counts as following a turn only if it repeats the turn's whole prompt, or holds the turn's answer.
 """
 
 from __future__ import annotations
@@ -20,31 +20,40 @@ from otel_rollout.turns.context_diff import TOKEN_BYTES, Mark, Turns, common_pre
 from otel_rollout.turns.detokenizer import Detokenizer
 
 Kind: TypeAlias = Literal["retokenized", "cut", "beginning", "edited"]
-"""What has probably happened: an answer has other tokens for its text; a part was left out; the prompt before
-the first known answer, such as the system prompt, has other tokens; anything else."""
+"""Probable cause of a break.
+
+- ``retokenized``: an answer has other tokens for the same text.
+- ``cut``: a part of the context was left out.
+- ``beginning``: the prompt before the first known answer, such as the system prompt, has other tokens.
+- ``edited``: anything else.
+"""
 Decode: TypeAlias = Callable[[bytes, int, int], str]
-"""Function: encoded tokens, first and end index → the text of these tokens."""
+"""Function that takes encoded tokens, a first and an end index, and returns the text of these tokens."""
 
 TOLERANCE: Final = 2
 """Last tokens of an answer that may differ: templates drop or add the token that ends a turn."""
 _LEAD: Final = 3
-"""Tokens before an answer that are looked for with it: they open a model's message. A quoted answer has
-others."""
+"""Tokens before an answer that are searched for together with the answer.
+
+These tokens open a model's message. An answer that is only quoted has other tokens before it.
+"""
 _RUN: Final = 32
-"""Tokens of an answer that are looked for at most."""
+"""Maximum tokens of an answer that are searched for."""
 _MIN_ANSWER: Final = 4
-"""Tokens of an answer below which it is not looked for: it could be anywhere."""
+"""Minimum tokens of an answer that is searched for: a shorter one could be anywhere."""
 _MAX_CANDIDATES: Final = 32
-"""Turns that are examined for one prompt: those that ended last."""
+"""Maximum turns that are examined for one prompt: the turns that ended last."""
 _RUNS: Final = (32, 16, 8, 4, 2, 1)
-"""Lengths, in tokens, of the end of a context that is looked for in the prompt."""
+"""Lengths, in tokens, of the end of a context that is searched for in the prompt."""
 _LONG_RUN: Final = 8
-"""Length of such an end, in tokens, from which the whole prompt is searched; a shorter one is near the
-break."""
+"""Minimum length of such an end, in tokens, to search the whole prompt for it.
+
+A shorter end is searched for near the break only.
+"""
 _MAX_RETOKENIZED: Final = 64
-"""Tokens of a difference that may be a retokenization, where the text is not known."""
+"""Maximum tokens of a retokenization that is told without text, or whose extent is found by text."""
 _MAX_COMPARED: Final = 256
-"""Tokens of a difference whose text is compared."""
+"""Maximum tokens of a difference whose text is compared."""
 
 
 class PrefixBreak(NamedTuple):
@@ -54,9 +63,10 @@ class PrefixBreak(NamedTuple):
         turn: id of the earlier turn.
         token: index, in the earlier turn's prompt and answer, of the first token that the prompt does not
             repeat.
-        removed: number of tokens of the earlier turn from there to the last difference.
-        added: number of tokens that the prompt has in their place; None if it repeats nothing behind them.
-        kind: what has probably happened.
+        removed: number of tokens of the earlier turn from ``token`` to the last difference.
+        added: number of tokens that the prompt has instead; None if the prompt repeats nothing after the
+            difference.
+        kind: probable cause of the break.
     """
 
     turn: str
@@ -83,7 +93,7 @@ class _Earlier(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Whether the prompt repeats the turn, but for the token that ends it."""
+        """Whether the prompt repeats the turn, except at most the last ``TOLERANCE`` tokens of its answer."""
         return self.shared >= max(self.mark.asked, self.mark.length - TOLERANCE)
 
     def part(self, start: int, end: int) -> bytes:
@@ -93,14 +103,17 @@ class _Earlier(NamedTuple):
 def find(
     turns: Turns, turn: str, prompt: bytes, start: int, decode: Decode | None = None
 ) -> tuple[PrefixBreak, bytes] | None:
-    """Return the break between a prompt and the turn before it, with that turn's tokens; None without one.
+    """Find the break between a prompt and the turn that the prompt follows.
 
     Args:
         turns: the earlier turns of the trajectory, of token ids.
         turn: id of the prompt's own turn.
         prompt: the encoded prompt.
         start: when the prompt was sent, in ns.
-        decode: decodes tokens; without it, retokenization is told from an edit by numbers alone.
+        decode: decodes tokens; without it, only numbers of tokens tell a retokenization from an edit.
+
+    Returns:
+        The break, and the encoded tokens of the turn that the prompt follows; None without a break.
     """
     known = _known(turns, turn, prompt, start)
     base = max(
@@ -132,23 +145,23 @@ def _known(turns: Turns, turn: str, prompt: bytes, start: int) -> list[_Earlier]
 
 def _later(known: list[_Earlier], base: _Earlier | None, length: int) -> list[_Earlier]:
     """Return the turns that a prompt of ``length`` tokens may follow although it does not repeat them."""
-    # What differs in a prompt that was sent before is a break of the call that sent it first.
+    # A difference inside a prompt that an earlier call has also sent is a break of that earlier call.
     sent = max((each.mark.asked for each in known if each.shared >= each.mark.asked), default=0)
     later = [
         each
         for each in known
         if not each.is_whole
-        and sent <= each.shared < length  # of all tokens, it is the context again, or its beginning
+        and sent <= each.shared < length  # if all are shared, the prompt only repeats the context
         and (base is None or (each.mark.end > base.mark.end and each.shared >= base.shared))
     ]
     return sorted(later, key=lambda each: each.mark.end)[-_MAX_CANDIDATES:]
 
 
 def _is_followed(each: _Earlier, base: _Earlier | None, known: list[_Earlier], prompt: bytes) -> bool:
-    """Return whether a prompt follows a turn that it does not repeat."""
+    """Return whether a prompt follows the turn ``each``, although the prompt does not repeat all of it."""
     mark = each.mark
     if each.shared >= mark.asked and (base is None or each.shared > base.shared):
-        # Of several answers to one prompt, the prompt may follow one that is not known.
+        # If one prompt got several answers, the next prompt may follow an answer that is not known.
         is_mostly_repeated = 2 * (each.shared - mark.asked) >= mark.length - mark.asked
         if is_mostly_repeated or _answers_to_its_prompt(each, known) == 1:
             return True
@@ -164,7 +177,10 @@ def _is_followed(each: _Earlier, base: _Earlier | None, known: list[_Earlier], p
 
 
 def _answers_to_its_prompt(each: _Earlier, known: list[_Earlier]) -> int:
-    """Count the different answers to a turn's prompt: an engine's span repeats its client's answer."""
+    """Count the different answers to a turn's prompt.
+
+    The spans of an engine and of its client hold the same answer, which counts once.
+    """
     asked, prompt = each.mark.asked, each.part(0, each.mark.asked)
     return len(
         {
@@ -185,9 +201,11 @@ def _break(each: _Earlier, prompt: bytes, decode: Decode | None) -> tuple[Prefix
 
 
 def _extent(context: bytes, prompt: bytes, start: int) -> tuple[int, int | None]:
-    """Return the number of tokens from the first to the last difference, on both sides.
+    """Return the length of the difference, in tokens, in the context and in the prompt.
 
-    The end of the context is looked for in the prompt. What comes before it, in both, is the difference.
+    The difference begins at token ``start``. The context's end is searched for in the prompt, and the
+    difference extends to that end in both. The second length is None if the prompt does not hold the
+    context's end.
     """
     old, new = (value[start * TOKEN_BYTES :] for value in (context, prompt))
     length = len(old) // TOKEN_BYTES
@@ -208,7 +226,10 @@ def _without_common_end(old: bytes, new: bytes, end: int, place: int) -> tuple[i
 
 
 def _extent_by_text(context: bytes, prompt: bytes, start: int, decode: Decode) -> tuple[int, int | None]:
-    """Return the extent of a short difference at the context's end whose text the prompt repeats."""
+    """Return both lengths of a short difference at the context's end whose text the prompt repeats.
+
+    The second length is None if the prompt does not repeat the text.
+    """
     length, last = len(context) // TOKEN_BYTES, len(prompt) // TOKEN_BYTES
     if length - start <= _MAX_RETOKENIZED:
         for end in range(length, max(start, length - TOLERANCE - 1), -1):
@@ -220,7 +241,7 @@ def _extent_by_text(context: bytes, prompt: bytes, start: int, decode: Decode) -
 
 
 def _has_other_end(base: _Earlier, prompt: bytes, decode: Decode) -> bool:
-    """Return whether the last tokens of a turn, which the prompt lacks, are there as other tokens."""
+    """Return whether the prompt holds the text of a turn's last tokens as other tokens."""
     mark = base.mark
     if base.shared == mark.length:
         return False
@@ -280,10 +301,10 @@ def _token(items: bytes, index: int) -> bytes:
 
 
 _SHOWN: Final = 16
-"""Tokens whose text is shown, of each side."""
+"""Maximum tokens of the context, and of the prompt, whose text is shown."""
 _BEFORE: Final = 64
 _BEHIND: Final = 8
-"""Tokens before and behind a part that are decoded with it, to find where its characters begin and end."""
+"""Tokens before and after a part that are decoded with it, to find where its characters begin and end."""
 _BETWEEN: Final = "|"
 _MORE: Final = "…"
 
@@ -291,14 +312,14 @@ _MORE: Final = "…"
 def attributes_of(
     turns: Turns, turn: str, prompt: bytes, start: int, detokenizer: Detokenizer | None
 ) -> dict[str, Any] | None:
-    """Return the attributes of a model call whose prompt breaks the prefix; None if it does not.
+    """Return the attributes that describe the prefix break of a model call; None without a break.
 
     Args:
         turns: the earlier turns of the trajectory, of token ids.
         turn: id of the model call.
         prompt: its encoded prompt.
         start: when the call began, in ns.
-        detokenizer: decodes the ids; None if there is none.
+        detokenizer: decodes the ids; without it, the attributes hold no text.
     """
     text = None if detokenizer is None else _Text(detokenizer)
     found = find(turns, turn, prompt, start, None if text is None else text.part)
@@ -328,13 +349,13 @@ class _Text:
         self._detokenizer = detokenizer
 
     def part(self, items: bytes, start: int, end: int) -> str:
-        """Return the text of some of the tokens."""
+        """Return the text of the tokens from index ``start`` up to ``end``."""
         first = max(0, start - _BEFORE)
         ids = array("I", items[first * TOKEN_BYTES : (end + _BEHIND) * TOKEN_BYTES]).tolist()
         return self._detokenizer.part(ids, start - first, end - first)
 
     def shown(self, items: bytes, broken: PrefixBreak, count: int) -> str:
-        """Return the text of the first different tokens, with a mark between retokenized ones."""
+        """Return the text of the first different tokens; ``|`` separates retokenized tokens."""
         end = broken.token + min(count, _SHOWN)
         more = _MORE if count > _SHOWN else ""
         if broken.kind != "retokenized":

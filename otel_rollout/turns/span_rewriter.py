@@ -24,7 +24,7 @@ _MIN_IMAGE_CHARACTERS: Final = 1024
 _MAX_DEPTH: Final = 6
 """Levels of input and output that are searched for token ids, messages and images."""
 _MAX_TEXTS: Final = 64
-"""Answers per trace whose text is remembered for roots that show it: the latest ones."""
+"""Maximum answers per trace, the latest ones, whose text is remembered for roots that show it."""
 _TRACE_BYTES: Final = 256
 """Bytes of memory counted for a trace, and for each of its images."""
 _ANSWERS: Final = ("response_ids", "token_ids")
@@ -69,12 +69,12 @@ class SpanRewriter:
     """Rewrites a span.
 
     Args:
-        span: the span's JSON, which :meth:`rewrite` changes.
+        span: the span, which :meth:`rewrite` changes.
         trace: the memory of the span's trace.
         turns: which turns are exported without their shared prefix (``tokens``, ``all`` or none: ``whole``).
         contents: which contents to look for.
         detokenizer: decodes the span's token ids; None if there is none.
-        answer: text to show if the span shows the answer of another span that the memory has forgotten.
+        answer: text of the other span's answer that the span shows, if the memory has forgotten it.
     """
 
     def __init__(
@@ -94,13 +94,13 @@ class SpanRewriter:
         self._answer = answer
         self._id = span.span_id
         self._start, self._end = span.start_ns, span.end_ns
-        # Most spans of tools and of the loop around the calls have nothing to rewrite: theirs is not decoded.
+        # Most spans of tools and of the loop around the calls have nothing to rewrite: their JSON stays text.
         attributes = span.attributes
         self._is_call = (
             attributes.get(semconv.SPAN_KIND) == semconv.KIND_LLM
             or semconv.GEN_AI_OPERATION_NAME in attributes
         )
-        # A dump, and a line that was delivered before, may have the new messages of a turn alone.
+        # A dump, and a line that was delivered before, may hold only the new messages of a turn.
         is_told = semconv.TURN_CONTINUES in attributes or semconv.DUMP_FORMAT in span.resource.attributes
         may_be_turn = bool(trace.messages.branches) or self._is_call
         self._may_be_turn = turns != "whole" and may_be_turn and not is_told
@@ -110,13 +110,13 @@ class SpanRewriter:
         self._changed = False
         """Whether the input or output has changed."""
         self._broken: dict[str, Any] | None = None
-        """Attributes about the turn before, if the prompt does not begin with its tokens."""
+        """Attributes that describe the prefix break; None without a break."""
 
     def rewrite(self) -> bool:
         """Rewrite the span; return False if it stays as recorded."""
         turn = self._rewrite_tokens() if self._contents.tokens else None
         conversation = self._conversation()
-        # Its turn replaces that of token ids, whose reference also stands in place of the ids.
+        # The span's attributes describe the turn of messages. The turn of token ids is told by the reference.
         if conversation is not None:
             turn = self._rewrite_messages(conversation)
         if self._contents.images and self._turns != "whole":
@@ -252,7 +252,7 @@ class SpanRewriter:
         digest = hashlib.sha256(content.encode()).hexdigest()
         end, owner = min(self._trace.images.get(digest, (self._end, self._id)), (self._end, self._id))
         self._trace.images[digest] = end, owner
-        if end >= self._start:  # lines are read in any order: only an earlier span has the image
+        if end >= self._start:  # lines are read in any order: refer only to a span that ended before
             return value
         self._changed = True
         size = len(content) * 3 // 4

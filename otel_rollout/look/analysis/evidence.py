@@ -1,4 +1,4 @@
-"""Find trajectories that show a finding, with names that ``otel-rollout show`` takes."""
+"""Find example trajectories of a finding, by the names that ``otel-rollout show`` takes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from otel_rollout.table.query import Engine
 from otel_rollout.table.select import literal
 
 _EXAMPLES: Final = 3
-"""Trajectories of a finding."""
+"""Maximum example trajectories of a finding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Search:
         steps: the steps.
         order: SQL expression on a trajectory's row, or with a tool, on the tool's calls.
         is_descending: whether the greatest come first.
-        is_counted: whether only trajectories count whose expression is above zero.
+        is_counted: whether only trajectories whose expression is above zero are found.
         tool: the tool whose calls the expression is about.
     """
 
@@ -48,7 +48,7 @@ def examples_of(engine: Engine, searches: Sequence[Search]) -> list[tuple[str, .
 
 
 def in_steps(steps: Sequence[StepKey]) -> str:
-    """Return the SQL condition that a row is of one of some steps."""
+    """Return the SQL condition that a row belongs to one of ``steps``."""
     return filters.any_of(
         f"({filters.equals('validate', validate)} AND {filters.of_steps(of_kind)})"
         for validate in (False, True)
@@ -76,7 +76,7 @@ def _found(engine: Engine, search: Search) -> list[str]:
 
 
 def _with_groups(rows: str) -> str:
-    """Return the rows with the fact whether the rewards of the trajectory's group are all equal."""
+    """Return SQL that adds a column to rows: whether the rewards of the trajectory's group are all equal."""
     return f"""(
       SELECT *, sample_index IS NOT NULL AND count(reward) OVER of_group > 1
         AND max(reward) OVER of_group = min(reward) OVER of_group AS has_group_without_spread

@@ -17,9 +17,9 @@ from otel_rollout.table.select import QueryError
 LATEST: Final = "latest"
 """Reference of the run that began last."""
 _NAMED: Final = 10
-"""Runs that an error names at most."""
+"""Maximum runs that an error names."""
 _MAX_TOOLS: Final = 100
-"""Tools that a person may choose from at most."""
+"""Maximum tools that a person may choose from."""
 
 
 StepKey = tuple[bool, filters.Step]
@@ -47,14 +47,14 @@ class Run(NamedTuple):
 
     @property
     def condition(self) -> str:
-        """The SQL condition that a row of a view is of this run."""
+        """The SQL condition that a row of a view belongs to this run."""
         return " AND ".join(filters.equals(column, value) for column, value in self._asdict().items())
 
 
 def operations_outside(run: Run) -> str:
     """Return a query for the starts of a run's operations that began outside of any trajectory, in ns.
 
-    They have neither project nor experiment.
+    Such operations have neither project nor experiment.
     """
     return (
         f"SELECT start_ns FROM spans WHERE {filters.equals('run_id', run.run_id)} "  # noqa: S608
@@ -66,7 +66,7 @@ def run_of(engine: Engine, reference: str | None = None) -> Run:
     """Return a run that has trajectories.
 
     Args:
-        engine: the table.
+        engine: queries the table.
         reference: a run's id or experiment; by default, and for ``latest``, the run that began last.
 
     Raises:
@@ -86,16 +86,16 @@ def run_of(engine: Engine, reference: str | None = None) -> Run:
 
 
 def reference_of(run: Run, known: Iterable[Run]) -> str | None:
-    """Return the id or experiment that names a run, and no other one, for ``--run``; None if neither does."""
+    """Return the id or experiment, for ``--run``, that no other run has; None if others have both."""
     names = [name for each in known for name in {each.run_id, each.experiment}]
     return next((name for name in (run.run_id, run.experiment) if name and names.count(name) == 1), None)
 
 
 def source_said(engine: Engine, reference: str | None, location: str) -> str:
-    """Name a source for a person, with its other runs if nobody has chosen one.
+    """Return the name of a source for a person, with its other runs if the person has chosen none.
 
     Args:
-        engine: the table.
+        engine: queries the table.
         reference: the run that a person named, if any.
         location: name of the source.
     """
@@ -116,10 +116,10 @@ def runs_in(engine: Engine) -> list[Run]:
 
 
 def no_step(engine: Engine, run: Run, wanted: str) -> QueryError:
-    """Return the error for a step that a run does not have, with those that it has.
+    """Return the error for a step that a run does not have; it names the steps that the run has.
 
     Args:
-        engine: the table.
+        engine: queries the table.
         run: the run.
         wanted: what the run does not have, such as ``step 9``.
     """
@@ -131,10 +131,11 @@ def no_step(engine: Engine, run: Run, wanted: str) -> QueryError:
 def paths_of(engine: Engine, run: Run, trace_ids: Iterable[str]) -> dict[str, str]:
     """Return trace id → path of a run's trajectories that ``show`` finds by their path.
 
-    Without ``--run``, it looks in the newest run first; ``--run`` may not be able to name an older one.
+    A path must be unique in the run. Without ``--run``, ``show`` looks in the newest run first. So in an
+    older run that ``--run`` cannot name, a path must be unique in the whole table.
 
     Args:
-        engine: the table.
+        engine: queries the table.
         run: the run.
         trace_ids: ids of their traces.
     """
@@ -150,10 +151,10 @@ def paths_of(engine: Engine, run: Run, trace_ids: Iterable[str]) -> dict[str, st
 
 
 def tools_of(engine: Engine, condition: str) -> list[str]:
-    """Return the names of the tools that trajectories call; they are looked for once.
+    """Return the names of the tools that trajectories call; the table is searched only once.
 
     Args:
-        engine: the table.
+        engine: queries the table.
         condition: SQL condition on the identity's columns.
     """
     named = f"{condition} AND tool_name IS NOT NULL ORDER BY tool_name LIMIT {_MAX_TOOLS}"
@@ -162,17 +163,17 @@ def tools_of(engine: Engine, condition: str) -> list[str]:
 
 
 def rows_of(engine: Engine, run: Run) -> str:
-    """Return the name of the table that has a run's rows of the view ``report_rows``; it is made once."""
+    """Return the name of the table with a run's rows of the view ``report_rows``; make the table once."""
     return kept(engine, "rows", run.condition, f"SELECT * FROM report_rows WHERE {run.condition}")  # noqa: S608
 
 
 def kept(engine: Engine, what: str, condition: str, sql: str) -> str:
-    """Return the name of the table that keeps the rows of a query with a condition; it is made once."""
+    """Return the name of the table that keeps a query's rows; make it once for each condition."""
     name = f"{what}_of_run_{zlib.crc32(condition.encode()):08x}"
     engine.keep(name, sql)
     return name
 
 
 def by_step(rows: Iterable[dict[str, Any]]) -> dict[StepKey, list[dict[str, Any]]]:
-    """Return the rows of each step, in their order; none for any other step."""
+    """Return the rows of each step, in their order; a step without rows has an empty list."""
     return defaultdict(list, grouped(rows, lambda row: (row["validate"], filters.step_in(row))))

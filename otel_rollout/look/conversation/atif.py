@@ -41,9 +41,9 @@ def document_of(conversation: Conversation) -> dict[str, Any]:
 
 
 def _steps(said: Sequence[tuple[Message, Turn]]) -> list[dict[str, Any]]:
-    """Return messages as steps; results of tools are in the step that asked for them.
+    """Return messages as steps; a tool's result is in the agent's step that called the tool.
 
-    A tool that the agent called before a model gets a step of the agent.
+    A tool that the agent called before any model call gets a step of its own, from the agent.
     """
     steps: list[dict[str, Any]] = []
     for message, turn in said:
@@ -63,7 +63,7 @@ def _steps(said: Sequence[tuple[Message, Turn]]) -> list[dict[str, Any]]:
 
 
 def _facts(turn: Turn) -> dict[str, Any]:
-    """Return what is known of a reply beside its text; of one that was given, that no model was asked."""
+    """Return the facts of a reply beside its text; a reply that was given says that no model was called."""
     if not turn.is_call:
         return {"llm_call_count": 0, "extra": {"is_given": True}}
     ids = {"completion_token_ids": list(turn.token_ids)} if turn.token_ids else {}
@@ -75,7 +75,7 @@ def _facts(turn: Turn) -> dict[str, Any]:
 
 
 def _add_call(step: dict[str, Any], call: Call) -> str:
-    """Add a tool call to a step; return its id, which it gets if it has none."""
+    """Add a tool call to a step; return its id, which is made if the call has none."""
     calls = step.setdefault("tool_calls", [])
     is_named = isinstance(call.arguments, Mapping)
     calls.append(
@@ -89,9 +89,10 @@ def _add_call(step: dict[str, Any], call: Call) -> str:
 
 
 def _add_result(step: dict[str, Any], message: Message, turn: Turn) -> None:
-    """Add a tool's result to a step: to its call, to the first one without result, or to one of its own.
+    """Add a tool's result to a step, with the id of the tool's call.
 
-    The agent may call a tool that the model's reply does not name as a call.
+    The call is the one with the result's id, else the first call without a result. If there is neither, the
+    agent called a tool that the model's reply does not name: a new call is added.
     """
     step.setdefault("llm_call_count", 0)
     results = step.setdefault("observation", {"results": []})["results"]

@@ -1,4 +1,4 @@
-"""Say of a model call what a trainer must know: changed weights, and a prompt that breaks the prefix."""
+"""Mark model calls with what matters for training: changed weights, and a prompt that breaks the prefix."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class CallMarks:
         if before is not None and before != first:
             yield f"weights {before} → {first}"
         if first != last:
-            # It was interrupted after so many tokens, and went on with the other weights.
+            # The call was interrupted after these numbers of tokens, and went on with other weights.
             stops = [each for span in spans for each in span.events if each.name == semconv.INTERRUPTION]
             places = [f"{each.attributes.get(semconv.GEN_AI_USAGE_OUTPUT_TOKENS, '?')}" for each in stops]
             where = f", after {' and '.join(places)} tokens of it" if places else ""
@@ -57,7 +57,7 @@ def _weights_of(attributes: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 def _in_words(broken: Mapping[str, Any]) -> str:
-    """Say in one line which tokens of the turn before the prompt does not repeat."""
+    """Return one line on the tokens of the previous context that the prompt does not repeat."""
     first, removed = broken[semconv.BREAK_TOKEN], broken.get(semconv.BREAK_REMOVED, 0)
     added, kind = broken.get(semconv.BREAK_ADDED), str(broken.get(semconv.BREAK_KIND, "edited"))
     if not removed:

@@ -21,8 +21,8 @@ class Divergence:
     Attributes:
         turn: index of the first turn that differs.
         characters: length of the prefix that the texts of the turns share.
-        token: index of the first generated token that differs in that turn; None if no ids were recorded, or
-            if all are equal.
+        token: index of the first generated token that differs in that turn; None if no token ids were
+            recorded, or if all token ids are equal.
         token_ids: the token's id in each conversation; None for a reply that ends before the token.
     """
 
@@ -67,9 +67,9 @@ def compare(left: Conversation, right: Conversation) -> Comparison:
 
 
 def classes_of(turns: Sequence[Turn | None]) -> list[list[int]]:
-    """Sort turns into classes of equal ones; return the indices of each class, the class of the first first.
+    """Sort turns into classes of equal turns; return the indices of each class, the lowest index first.
 
-    A turn without token ids joins the first class with equal content, whatever the ids of that class are.
+    A turn without token ids joins the first class with equal content, whatever token ids that class has.
 
     Args:
         turns: the turns of several conversations at one index; None for a conversation that has ended.
@@ -104,7 +104,7 @@ def divergence_of(index: int, turns: Sequence[Turn | None]) -> Divergence:
 
 
 def at_word(text: str, characters: int) -> tuple[str, str, str]:
-    """Split a text into the words before a character, the word that has it, and the rest."""
+    """Split a text into the words before a character's index, the word at the index, and the rest."""
     start = characters
     while start > 0 and not text[start - 1].isspace():
         start -= 1

@@ -44,14 +44,16 @@ class Conversation:
     Attributes:
         summary: the trajectory's identity, state and scores.
         turns: each message and call once.
-        said: each message of its model calls once, with its turn, which is a call for a reply and for a
-            tool's result. Evaluators and trajectories inside this one say nothing of it.
-        longest: the messages and the reply of the trajectory's model call with the longest context, of equal
-            ones the last; empty without any. A failed call counts only if all have, an evaluator's never.
-        is_longest_known: whether these are what was said, as a whole.
+        said: each message of the trajectory's own model calls once, with its turn. Messages of evaluators and
+            sub-trajectories are left out. The turn of a reply or of a tool's result is a call.
+        longest: the messages and the reply of the trajectory's model call with the longest context, the last
+            one of several; empty without any. A failed call counts only if all calls failed, and an
+            evaluator's call never.
+        is_longest_known: whether ``longest`` is complete: nothing was cut, and the reply's text or calls are
+            known.
         token_values: name → values per token of the response, as the trainer stored them.
-        is_passed_over: whether the trainer named others of the step, and not this trajectory.
-        stack: stack trace of the trajectory's own error; empty where a turn shows it.
+        is_passed_over: whether the trainer scored other trajectories of the step, and not this one.
+        stack: stack trace of the trajectory's own error; empty if a turn shows the error.
     """
 
     summary: Summary
@@ -70,7 +72,7 @@ class Conversation:
 
     @property
     def other_errors(self) -> int:
-        """Number of other turns that ended with an error: model calls, parsers, evaluators."""
+        """Number of turns with an error that are no tool calls: model calls, parsers, evaluators."""
         return sum(turn.role != TOOL and bool(turn.error) for turn in self.turns)
 
 
@@ -79,7 +81,7 @@ def conversation_of(recorded: RecordedTrajectory, is_passed_over: bool = False) 
 
     Args:
         recorded: the trajectory and its spans.
-        is_passed_over: whether the trainer named others of the step, and not this trajectory.
+        is_passed_over: whether the trainer scored other trajectories of the step, and not this one.
     """
     tree = SpanTree(recorded.spans)
     root = tree.spans.get(recorded.root_id or "")
@@ -102,7 +104,7 @@ def conversation_of(recorded: RecordedTrajectory, is_passed_over: bool = False) 
 
 
 class _TurnBuilder:
-    """Turn spans into turns, in the order of the timeline.
+    """Builds the turns of a conversation from spans, in the order of the timeline.
 
     Args:
         tree: the spans of the trace.
@@ -120,7 +122,7 @@ class _TurnBuilder:
         self._longest: ModelCall | None = None
         self._recent: deque[ModelCall] = deque(maxlen=context_diff.MAX_BRANCHES)
         self._untold: ModelCall | None = None
-        """The last call whose request nobody told: the next context may begin with its reply."""
+        """The last call without a recorded request: the next context may begin with its reply."""
         self._open_calls = OpenCalls()
         self._marks = CallMarks()
 
@@ -138,7 +140,7 @@ class _TurnBuilder:
             self._append(span, failure_turn(span))
 
     def said(self) -> Sequence[tuple[Message, Turn]]:
-        """Return each message with its turn; a tool's result as a model call got it, if one did."""
+        """Return each message with its turn; a tool's result is as a later model call got it, if one did."""
         said = {id(turn): (each, turn) for each, turn in self._said}
         return [
             (each.resent or _reply_of(each) if isinstance(each, ModelCall) else each, turn)
@@ -157,7 +159,7 @@ class _TurnBuilder:
         return (*call.request.messages, _reply_of(call))
 
     def is_longest_known(self) -> bool:
-        """Return whether :meth:`longest` is what was said: nothing is cut, and the reply is text or calls."""
+        """Return whether :meth:`longest` is complete: nothing is cut, and the reply has text or calls."""
         call = self._longest
         if call is None or call.has_failed or not all(each.has_all_content for each in self.longest()):
             return False
@@ -204,14 +206,14 @@ class _TurnBuilder:
         elif not call.request.prompt_ids:
             self._untold = call
         is_judging = any(kind_of(each) == semconv.KIND_EVALUATOR for each in self._tree.ancestors(span))
-        if answer.sub_trajectory or is_judging:  # of an evaluator's judge, or of another trajectory
+        if answer.sub_trajectory or is_judging:  # a call of an evaluator, or of a sub-trajectory
             return
         self._said += [*zip(new, heard, strict=True), (call, answer)]
         if self._longest is None or call.rank >= self._longest.rank:
             self._longest = call
 
     def _restored(self, request: Request) -> Request:
-        """Complete a request whose span has only the new part after a shared prefix."""
+        """Return a request with its shared prefix, if its span has only the new part."""
         ids, said = request.prompt_ids, request.messages
         if (shared := request.shared_ids) and (earlier := self._calls.get(shared.turn)):
             ids = _with_prefix(earlier.token_ids, shared, ids)
@@ -220,7 +222,7 @@ class _TurnBuilder:
         return replace(request, prompt_ids=ids, messages=said)
 
     def _new_messages(self, call: ModelCall, span: Span) -> tuple[list[Message], str]:
-        """Return a call's messages after the prefix of an earlier call, and a note."""
+        """Return a call's messages after the prefix of an earlier call, and a note on the context."""
         request = call.request
         known, asked, everything = self._as_sequence(call)
         shared = known.shared(span.span_id, asked, span.start_ns)
@@ -277,9 +279,10 @@ class _TurnBuilder:
         return list(messages.spoken(new, "context"))
 
     def _messages_without_text(self, span: Span, count: int, is_first: bool) -> list[Message]:
-        """Return messages that replace ``count`` new tokens without text.
+        """Return messages to show in place of ``count`` new tokens without text.
 
-        The first prompt of a context is replaced by the input of a span around the call, if there is one.
+        For the first prompt of a context, the messages are the input of a span around the call, if it has
+        one.
         """
         asked = self._asked_around(span) if is_first else ()
         return list(asked) or [Message("context", _without_text(count))]
@@ -304,7 +307,7 @@ class _TurnBuilder:
 
 
 def _reply_of(call: ModelCall) -> Message:
-    """Return the reply of a model call as it was said, where its text has no template's marks."""
+    """Return a model call's reply, with the turn's text if the recorded text has marks of the template."""
     said = call.reply.message.text
     return replace(call.reply.message, role=MODEL, text=said if said and "<|" not in said else call.turn.text)
 
@@ -323,6 +326,6 @@ def _without_text(count: int) -> str:
 
 
 def common_length(left: Sequence[Any], right: Sequence[Any]) -> int:
-    """Return the length of the prefix that two sequences have in common."""
+    """Return the length of the prefix that two sequences share."""
     pairs = enumerate(zip(left, right, strict=False))
     return next((index for index, (one, other) in pairs if one != other), min(len(left), len(right)))

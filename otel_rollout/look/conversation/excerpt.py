@@ -13,7 +13,7 @@ from otel_rollout.look.conversation.turn import TOOL, Turn
 _MAX_ITEMS: Final = 50
 """Maximum items of a list, and of a mapping, that are kept of a turn's arguments."""
 _MAX_DEPTH: Final = 6
-"""Depth of nested arguments below which they are left out."""
+"""Maximum depth of nested arguments that are kept."""
 _BEFORE: Final = 200
 """Characters kept before the point where two replies part."""
 CUT: Final = "…"
@@ -21,7 +21,7 @@ CUT: Final = "…"
 
 
 def shortened(turn: Turn, characters: int) -> Turn:
-    """Return a turn whose texts and arguments have a bounded length each."""
+    """Return a turn with texts of at most ``characters`` characters, and with bounded arguments."""
     return replace(
         turn,
         text=cut(turn.text, characters),
@@ -35,9 +35,9 @@ def shortened(turn: Turn, characters: int) -> Turn:
 
 
 def beginning(comparison: Comparison, turns: int, characters: int) -> Comparison:
-    """Return a comparison with a bounded number of turns after the divergence, and with bounded texts.
+    """Return a comparison with a bounded number of turns from the divergence on, and with bounded texts.
 
-    The texts of the turns that part first begin shortly before the point where they part.
+    In the first pair of turns that differ, the texts begin shortly before the point where they differ.
     """
     found = comparison.divergence
     if found is None:

@@ -20,12 +20,12 @@ from otel_rollout.otlp.messages import Call, as_text, ids_in
 _MAX_WORD: Final = 30
 """Maximum characters shown of a word in which two conversations differ."""
 _NAMED: Final = 10
-"""Maximum steps shown that are no numbers."""
+"""Maximum number of shown steps that are no numbers."""
 _MAX_NUMBERS: Final = 8
 """Maximum numbers shown of a list of token ids among a tool's arguments."""
 
 _NEEDS_QUOTES: Final = re.compile(r"""[^\w@%+=:,./-]""")
-"""A character that a shell would interpret, or split a word at."""
+"""Matches a character that a shell would interpret, or split a word at."""
 
 
 def duration(seconds: float | None) -> str:
@@ -59,7 +59,7 @@ def reward(summary: Summary) -> str:
 
 
 def tokens(counted: Tokens) -> str:
-    """Format the numbers of input, cached and output tokens that are known."""
+    """Format the known numbers of input, cached and output tokens."""
     parts = [] if counted.input is None else [f"{counted.input} in"]
     parts += [f"{counted.cached} cached"] if counted.cached else []
     parts += [] if counted.output is None else [f"{counted.output} out"]
@@ -116,7 +116,7 @@ def call(called: Call) -> str:
 
 
 def error(turn: Turn) -> str:
-    """Format what a turn's text does not say of its error: type and message, the message, or nothing."""
+    """Format the part of a turn's error that its text lacks: type and message, the message, or nothing."""
     kind, _, message = turn.error.partition(": ")
     if (message or kind) in turn.text:
         return ""
@@ -137,14 +137,14 @@ def facts(conversation: Conversation) -> Iterator[tuple[str, str]]:
 
 
 def run(summary: Summary) -> str:
-    """Format a trajectory's run, its project, and its experiment if its name is not the run's."""
+    """Format a trajectory's run and project, and its experiment unless the run has the same name."""
     experiment = summary.experiment if summary.experiment != summary.run else ""
     project = f"project {summary.project}" if summary.project else ""
     return " · ".join(filter(None, (summary.run, project, experiment and f"experiment {experiment}")))
 
 
 def quoted(reference: str) -> str:
-    """Format what names a trajectory so that it can be pasted into a shell."""
+    """Quote a trajectory's name so that it can be pasted into a shell."""
     shown = in_one_line(reference)
     return shlex.quote(shown) if _NEEDS_QUOTES.search(shown) else shown
 
@@ -258,7 +258,10 @@ def _what_differs(one: Turn, other: Turn) -> str:
 
 
 def steps_in_words(steps: Iterable[int | str | None]) -> str:
-    """Return different steps as text: ``steps 3–7, 9, warm-up and those without a number`` (None)."""
+    """Return steps as text, such as ``steps 3–7, 9, warm-up and those without a number``.
+
+    None stands for steps without a number.
+    """
     found = set(steps)
     numbers = sorted(step for step in found if isinstance(step, int))
     named = sorted(step for step in found if isinstance(step, str))
@@ -277,7 +280,7 @@ def steps_in_words(steps: Iterable[int | str | None]) -> str:
 
 
 def command(opening: str, names: Sequence[str], options: Mapping[str, str | None]) -> str:
-    """Return the command that opens the first of some names, for a shell; its comment has the others.
+    """Return the shell command that opens the first of some names; its comment has the other names.
 
     Args:
         opening: the subcommand.

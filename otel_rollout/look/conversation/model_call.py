@@ -27,9 +27,9 @@ class ModelCall:
         request: the whole request.
         reply: the whole reply.
         length: number of the request's messages; for token ids, number of tokens of request and reply.
-        text: text of these tokens, as far as it is known.
+        text: text of the request's and the reply's tokens, as far as it is known.
         turn: the reply's turn.
-        resent: the reply as a later context has it.
+        resent: the reply in the form that a later context has; None if none repeats it.
     """
 
     request: Request
@@ -51,11 +51,11 @@ class ModelCall:
 
     @property
     def rank(self) -> tuple[bool, int]:
-        """The call with the greatest rank has the whole conversation."""
+        """Sort key: a call that succeeded ranks above a failed one, then a longer one above a shorter one."""
         return not self.has_failed, self.length
 
     def answer(self, span: Span, row: Mapping[str, Any]) -> Turn:
-        """Return the reply as a turn, by the call's outermost span and its row of the view ``turns``."""
+        """Return the reply as a turn, from the call's outermost span and its row of the view ``turns``."""
         reply = self.reply
         return Turn(
             MODEL,
@@ -71,7 +71,8 @@ class ModelCall:
     def take_resent_reply(self, message: Message) -> bool:
         """Take over the tool calls of ``message`` if it repeats the reply.
 
-        The repeated reply has its tool calls as values; the reply itself may have them only in its text.
+        The repeated reply has its tool calls as values. The reply itself may have tool calls only in its
+        text.
 
         Returns:
             Whether ``message`` repeats the reply.
@@ -83,7 +84,10 @@ class ModelCall:
         return True
 
     def is_repeated_by(self, message: Message, is_in_place: bool) -> bool:
-        """Return whether a message of a later context is the reply; a part of the reply only in its place."""
+        """Return whether a message of a later context repeats the reply.
+
+        A message with only a part of the reply repeats it if the message stands in the reply's place.
+        """
         said, again = squeezed(self.turn.text), squeezed(message.text)
         if said != again:
             return is_in_place and again in said and bool(again or message.calls)
@@ -91,7 +95,7 @@ class ModelCall:
 
 
 def read_request(spans: Sequence[Span]) -> Request:
-    """Read a model call's request; ``spans`` are the call's, the outermost first."""
+    """Read a model call's request from the call's spans, the outermost first."""
     found = [
         messages.request_of(
             messages.value_of(span, semconv.INPUT_VALUE),
@@ -112,7 +116,7 @@ def read_request(spans: Sequence[Span]) -> Request:
 
 
 def _contents_of(span: Span) -> CallContents:
-    """Return the messages that another library recorded outside input and output."""
+    """Return the contents that another library recorded outside of input and output."""
     events = ((event.name, event.attributes) for event in span.events)
     return model_calls.read_call(span.attributes, events)
 
@@ -132,7 +136,7 @@ def _shared_messages(span: Span, new: int) -> Shared | None:
 
 
 def read_reply(spans: Sequence[Span]) -> Reply:
-    """Read a model call's reply; ``spans`` are the call's, the outermost first."""
+    """Read a model call's reply from the call's spans, the outermost first."""
     values = [messages.value_of(span, semconv.OUTPUT_VALUE) for span in spans]
     reply = messages.reply_of(values[0], _contents_of(spans[0]).replies)
     ids = reply.token_ids or next((found for value in values if (found := messages.reply_ids(value))), ())
@@ -147,12 +151,13 @@ def unsaid(
 ) -> tuple[list[Message], bool]:
     """Return a request's new messages, and whether it edits an earlier context.
 
-    Of an edited context, the messages are new from its first to its last difference, and behind its reply.
+    In an edited context, messages are new from the first to the last difference, and after the repeated
+    reply.
 
     Args:
-        said: the request.
-        count: number of its first messages that ``earlier`` has too.
-        earlier: the call that shares them.
+        said: the messages of the request.
+        count: number of its first messages that ``earlier`` has, too.
+        earlier: the call that shares these messages.
         recent: the last calls, oldest first.
     """
     new = list(said[count:])
@@ -168,9 +173,7 @@ def unsaid(
             changed, old = _without_common_end(new[:last], call.request.messages[count:])
             return [*changed, *new[last + 1 :]], bool(changed or old)
     is_other_reply = count == earlier.length and new[0].role == MODEL and bool(earlier.turn.text)
-    return new, is_other_reply and len(
-        new
-    ) > 1  # a single one is the beginning of the reply that is asked for
+    return new, is_other_reply and len(new) > 1  # a single message begins the reply that is asked for
 
 
 def _without_common_end(
@@ -186,7 +189,7 @@ def _without_common_end(
 
 
 class OpenCalls:
-    """The tool calls since the last model call beside them: their results are not yet in a request."""
+    """The tool calls whose results no request has yet: calls since the last model call outside of them."""
 
     def __init__(self) -> None:
         self._open: dict[str, tuple[str, Turn]] = {}
@@ -197,17 +200,18 @@ class OpenCalls:
         self._open[span_id] = call_id, turn
 
     def take(self, results: Sequence[Message], around: Collection[str]) -> list[Turn | None]:
-        """Return the turn of each result, None for the result of an older or unrecorded call.
+        """Return the turn of each result; None for the result of an older or unrecorded call.
 
-        A call that recorded its result gets no message with another one, unless their ids are equal. The
-        calls ``around`` the model call, such as one of a tool that asks a model, have no result yet.
+        A call that recorded its result gets no message with another result, unless the ids of call and
+        message are equal. The calls with spans in ``around``, the spans around the model call, have no result
+        yet: for example a tool that asks a model.
         """
         running = {span_id: self._open.pop(span_id) for span_id in [*self._open] if span_id in around}
         found: list[Turn | None] = [None] * len(results)
         for fits in (_has_id_and_text, _has_id, _has_text):
             for index, turn in self._matches(results, found, fits):
                 found[index] = turn
-        # The last results are the newest: an edited context may repeat older ones before them.
+        # The last results are the newest: an edited context may repeat older results before them.
         left = [index for index, turn in enumerate(found) if turn is None]
         for index, (call_id, turn) in zip(left[-len(self._open) :], self._open.values(), strict=False):
             if _may_be(call_id, results[index]) and _is_in_either(turn.text, results[index].text):
@@ -221,7 +225,7 @@ class OpenCalls:
         found: Sequence[Turn | None],
         fits: Callable[[str, Turn, Message], bool],
     ) -> Iterator[tuple[int, Turn]]:
-        """Yield and remove each call that fits a result without turn; of several, the last to the last."""
+        """Yield and remove each call that fits a result without a turn; last results get last calls."""
         for index in reversed(range(len(results))):
             if found[index] is None:
                 fitting = (id_ for id_, call in reversed(self._open.items()) if fits(*call, results[index]))
@@ -246,7 +250,7 @@ def _may_be(call_id: str, result: Message) -> bool:
 
 
 def _is_in_either(one: str, other: str) -> bool:
-    """Return whether one text is a part of the other, as nothing is of every text."""
+    """Return whether one text contains the other; every text contains an empty one."""
     one, other = squeezed(one), squeezed(other)
     return one in other or other in one
 

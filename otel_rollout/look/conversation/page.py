@@ -1,4 +1,4 @@
-"""Render trajectories as an HTML page that loads nothing, with links to the pages around them."""
+"""Render trajectories as self-contained HTML pages, with links to related pages."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def trail_of_conversation(summary: Summary, links: Links, siblings: Sequence[Sum
     Args:
         summary: the trajectory.
         links: addresses of pages.
-        siblings: the trajectories of its group in their order, with it; empty if they are not known.
+        siblings: all trajectories of its group, in their order; empty if they are not known.
     """
     way = way_to(summary, links)
     group = group_of(summary)
@@ -85,7 +85,7 @@ def trail_of_comparison(comparison: Comparison, links: Links) -> Trail:
 
 
 def way_to(summary: Summary, links: Links) -> tuple[Link, ...]:
-    """Return the link to a trajectory's step."""
+    """Return the links to a trajectory's step: one, or none without an address."""
     if not summary.path:
         return ()
     validate, (step, *_) = parts_of(summary.path)
@@ -104,8 +104,8 @@ def of_conversation(
     Args:
         conversation: the trajectory.
         links: addresses of other pages; by default the page stands alone.
-        siblings: the trajectories of its group in their order, with it, for links to them.
-        time: what its time went into, as ``time_bar.html`` takes it; nothing by default.
+        siblings: all trajectories of its group, in their order, for links to them.
+        time: the :class:`TimeBar` that ``time_bar.html`` draws; nothing by default.
     """
     trail = trail_of_conversation(conversation.summary, links or Links(), siblings)
     return render(
@@ -128,9 +128,9 @@ def of_comparison(comparison: Comparison, links: Links | None = None) -> str:
 def _siblings(
     summary: Summary, links: Links, siblings: Sequence[Summary]
 ) -> Iterable[tuple[str, str | None]]:
-    """Yield the siblings before and after a trajectory, and the comparison with the best other one.
+    """Yield links to the siblings before and after a trajectory, and to a comparison with the best other one.
 
-    One with the same reward shows nothing that the trajectory lacks.
+    If the best other sibling has the same reward, there is no comparison.
     """
     ids = [sibling.trace_id for sibling in siblings]
     if summary.trace_id not in ids:

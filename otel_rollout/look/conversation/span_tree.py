@@ -10,7 +10,7 @@ from otel_rollout.otlp.span import Span
 
 
 class SpanTree:
-    """The spans of a trace by parent and child; of spans with equal ids the last wins."""
+    """The spans of a trace by parent and child; among spans with equal ids, the last one counts."""
 
     def __init__(self, spans: Sequence[Span]) -> None:
         self.spans = {span.span_id: span for span in spans}
@@ -27,9 +27,9 @@ class SpanTree:
         return sorted(found, key=lambda descendant: descendant.start_ns)
 
     def timeline(self, root_id: str | None) -> list[Span]:
-        """Return the spans of a trajectory in display order; of those inside model calls only calls of tools.
+        """Return the spans of a trajectory in display order; inside of model calls, only calls of tools.
 
-        They are below its root, or below an operation that is not there, because it has not ended.
+        The spans are below the root, or below a parent that is missing because it has not ended.
         """
         first = list(self._children.get(root_id, ()))
         if root_id is not None:
@@ -45,7 +45,7 @@ class SpanTree:
         first: Iterable[Span],
         is_entered: Callable[[Span], bool] = lambda span: True,
     ) -> Iterable[Span]:
-        """Collect spans, and the children of collected ``is_entered`` spans."""
+        """Collect spans, and the children of each collected span for which ``is_entered`` is true."""
         found: dict[str, Span] = {}  # each span once: damaged spans may be parents of one another
         left = list(first)
         while left:
@@ -65,7 +65,7 @@ class SpanTree:
         return found
 
     def is_error_shown_elsewhere(self, span: Span) -> bool:
-        """Return whether a span inside, or a turn around, has the span's error."""
+        """Return whether a span below this one, or an ancestor with a turn, has the same error."""
         around = (ancestor for ancestor in self.ancestors(span) if _has_turn(ancestor))
         return any(error_of(other) == error_of(span) for other in (*self.descendants(span), *around))
 

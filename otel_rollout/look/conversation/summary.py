@@ -1,4 +1,4 @@
-"""Hold a trajectory in one row: identity, state, scores, duration and tokens."""
+"""Define a trajectory's summary: identity, state, scores, duration and tokens."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NO_FACTS: Final = (
 
 @dataclass(frozen=True)
 class Score:
-    """The newest of a trajectory's scores of one name."""
+    """The newest of a trajectory's scores with one name."""
 
     name: str
     value: float | bool | str
@@ -55,18 +55,18 @@ class Summary:
         run: id of the run that recorded the trajectory.
         project: name of the project.
         experiment: name of the training run.
-        path: step, sample and rollout, separated by slashes, after ``validation/`` in a validation. Empty for
-            a trace that is no trajectory.
+        path: step, sample and rollout, separated by slashes; in a validation, ``validation/`` comes first.
+            Empty for a trace that is no trajectory.
         name: name of the root span.
         state: ``ok``, ``error``, or ``running`` while no root span has ended.
         error: error of the root span.
-        start_ns: start in nanoseconds of Unix time; its place in an order if unknown.
+        start_ns: start in nanoseconds of Unix time; if the start is unknown, a small number for sorting.
         seconds: duration; None while the trajectory runs, and if unknown.
         scores: the newest score of each name.
         tokens: token counts of all model calls.
         turns: number of model calls.
         tool_calls: number of tool calls.
-        tool_errors: number of tool calls that ended with an error; None if it is unknown of every call.
+        tool_errors: number of tool calls that ended with an error; None if no call tells.
         facts: further attributes of the root span, by their short names.
     """
 
@@ -104,7 +104,7 @@ def tokens_of(row: Mapping[str, Any]) -> Tokens:
 
 
 def path_of(identity: Mapping[str, Any]) -> str:
-    """Return step, sample and rollout as a path; empty for a span that is of no trajectory."""
+    """Return step, sample and rollout as a path; empty for a span outside of trajectories."""
     if not semconv.is_of_trajectory(identity):
         return ""
     parts = [str(identity.get(name, "-")) for name in _PATH]
@@ -112,7 +112,7 @@ def path_of(identity: Mapping[str, Any]) -> str:
 
 
 def parts_of(path: str) -> tuple[bool, list[str]]:
-    """Return whether a path is of a validation, and its step, sample and rollout, or the first of these."""
+    """Return whether a path is of a validation, and its parts: step, sample and rollout, as far as given."""
     parts = path.split("/")
     is_validation = parts[0] == VALIDATION and len(parts) > 1
     return is_validation, parts[is_validation:]
@@ -124,7 +124,7 @@ def group_of(summary: Summary) -> str:
 
 
 def references(summaries: Sequence[Summary]) -> dict[str, str]:
-    """Return what names each trajectory: its path, or its trace id if several have this path, or none."""
+    """Return trace id → unique name: the path, or the trace id if the path is empty or not unique."""
     paths = Counter(summary.path for summary in summaries)
     return {
         summary.trace_id: summary.path if summary.path and paths[summary.path] == 1 else summary.trace_id
@@ -133,13 +133,13 @@ def references(summaries: Sequence[Summary]) -> dict[str, str]:
 
 
 def reward_columns(summary: Summary) -> dict[str, Any]:
-    """Return a trajectory's reward by the columns of a list: a number, and the label of any other value."""
+    """Return a trajectory's reward as columns of a list: a finite number, and a label for any other value."""
     value = next((score.value for score in summary.scores if score.name == "reward"), None)
     return {"reward": None if isinstance(value, str) else finite(value), "reward_label": label_of(value)}
 
 
 def reward_of(summary: Summary) -> float | None:
-    """Return a trajectory's reward as a number; None without one, or if the views count it as odd."""
+    """Return a trajectory's reward as a finite number; None without one, or if its magnitude is too large."""
     number: float | None = reward_columns(summary)["reward"]
     return number if number is None or abs(number) < ODD else None
 

@@ -35,7 +35,7 @@ CHANGED: Final = "reverse"
 """Style of the word in which conversations differ."""
 _INDENT: Final = (0, 0, 1, 2)
 _HALF: Final = {"ratio": 1, "overflow": "fold"}
-"""A column that takes the width which others leave."""
+"""Options of a Rich column that takes the width that other columns leave."""
 
 
 def list_trajectories(
@@ -88,13 +88,13 @@ def show(conversation: Conversation, console: Console, location: str = "", notes
 
 
 def facts(named: Iterable[tuple[str, str]]) -> RenderableType:
-    """Return the facts above what is shown, a row for each that is not empty."""
+    """Return a table of the facts that are not empty, one row each."""
     rows = ((name, text_of(value, _FAILED if name == "error" else "")) for name, value in named if value)
     return Padding(_grid(rows, {"style": "dim"}, {"overflow": "fold"}), (0, 0, 1, 0))
 
 
 def _grid(rows: Iterable[Iterable[RenderableType]], *columns: dict[str, Any], is_wide: bool = False) -> Table:
-    """Return rows without a frame, in columns that are described as Rich takes it."""
+    """Return a table without a frame; ``columns`` are the options of its Rich columns."""
     table = Table.grid(expand=is_wide, padding=(0, 1 if is_wide else 2))
     for column in columns:
         table.add_column(**column)
@@ -196,7 +196,7 @@ def continuations(comparison: Comparison) -> RenderableType:
 
 
 def beside(rows: Iterable[Iterable[RenderableType]]) -> Table:
-    """Return pairs in two columns of equal width."""
+    """Return a table with two columns of equal width."""
     return _grid(rows, _HALF, _HALF, is_wide=True)
 
 

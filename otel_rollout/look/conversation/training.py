@@ -1,4 +1,4 @@
-"""Say what training made of a trajectory, and in which turn sampler and trainer disagree most."""
+"""Describe what training made of a trajectory, and in which turn sampler and trainer disagree most."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from otel_rollout.look.conversation.formatting import counted, score_value
 from otel_rollout.look.conversation.summary import Score
 
 SCORES: Final = frozenset((*names.NUMBERS, names.TRAINING_TOKENS))
-"""Scores that are shown together, and not among the others."""
+"""Names of the trainer's scores, which are shown apart from other scores."""
 _BESIDE: Final = 4
-"""Tokens before and after the one with the largest difference whose values are shown."""
+"""Number of tokens before, and after, the token with the largest difference whose values are shown."""
 _MAX_NAMES: Final = 8
-"""Kinds of values per token that are shown."""
+"""Maximum kinds of values per token that are shown."""
 
 
 @dataclass(frozen=True)
 class TokenWindow:
-    """Values of some tokens around the one with the largest difference.
+    """Values of the tokens around the token with the largest difference between sampler and trainer.
 
     Attributes:
         tokens: indices of the tokens in the response.
@@ -41,9 +41,9 @@ class Training:
 
     Attributes:
         facts: name and value of each fact, in words.
-        mismatch: where the largest difference is; empty if that is not known.
-        turn: number, from 1, of the shown turn that has it.
-        window: the values of the tokens there, if values per token were recorded.
+        mismatch: the largest difference of a token, and its place, in words; empty if unknown.
+        turn: number, from 1, of the shown turn with this token; None if unknown.
+        window: the values of the tokens around this token; None if no values per token were recorded.
     """
 
     facts: tuple[tuple[str, str], ...]
@@ -53,7 +53,7 @@ class Training:
 
 
 def training_of(conversation: Conversation) -> Training | None:
-    """Return what training made of a trajectory; None if nothing says so."""
+    """Return what training made of a trajectory; None without scores of the trainer."""
     scores = {score.name: score for score in conversation.summary.scores}
     if SCORES.isdisjoint(scores) and not conversation.is_passed_over:
         return None
@@ -71,7 +71,7 @@ def training_of(conversation: Conversation) -> Training | None:
 
 
 def others(conversation: Conversation) -> list[Score]:
-    """Return the scores that are none of the trainer's."""
+    """Return the scores that are not the trainer's."""
     return [score for score in conversation.summary.scores if score.name not in SCORES]
 
 
@@ -137,7 +137,7 @@ def _place(numbers: Mapping[str, float]) -> str:
 
 
 def _shown_turn(conversation: Conversation, model_turn: float | None) -> int | None:
-    """Return the number of a model turn among all turns that are shown."""
+    """Return the number of a model turn among all shown turns, from 1; None if there is no such turn."""
     places = [place for place, turn in enumerate(conversation.turns, start=1) if turn.is_model_call]
     if model_turn is None or not 1 <= model_turn <= len(places):
         return None

@@ -1,4 +1,4 @@
-"""Make training data of trajectories: chat messages, and pairs of better and worse siblings."""
+"""Make training data from trajectories: chat messages, and pairs of better and worse siblings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from otel_rollout.table.spans import span_of
 
 Example: TypeAlias = dict[str, Any]
 _ROLES: Final = ("system", "developer", "user", MODEL, "tool")
-"""Roles of chat messages. Text of another role means that a prompt's messages could not be told apart."""
+"""Roles of chat messages. Another role means that a prompt's text could not be split into messages."""
 _TRACES_AT_ONCE: Final = 200
 """Trajectories whose spans are read with one query."""
 _GROUP: Final = ("run_id", "project", "experiment", "validate", "step", "sample_index")
@@ -32,7 +32,7 @@ _logger = logging.getLogger(__name__)
 def chat_of(conversation: Conversation) -> list[dict[str, Any]]:
     """Return the chat messages of a trajectory in OpenAI's form; empty if they are not known.
 
-    They are those of the model call with the longest context, and its reply.
+    The messages are the request of the model call with the longest context, and its reply.
     """
     said = conversation.longest
     is_known = conversation.is_longest_known and all(message.role in _ROLES for message in said)
@@ -43,16 +43,17 @@ def chat_of_rows(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the chat messages of a trajectory from the table's rows of its spans, in any order."""
     spans = [span_of(dict(row)) for row in rows]
     named = [span for span in spans if semconv.is_of_trajectory(span.attributes)]
-    # The rows may come without the views, from Ray: the first span has the trajectory's name.
+    # Rows from Ray come without the views: the first span has the trajectory's name.
     first = min(named, key=lambda span: (bool(span.parent_id), span.start_ns), default=None)
     summary = Summary("", path=path_of(first.attributes) if first else "")
     return chat_of(conversation_of(RecordedTrajectory(summary, spans)))
 
 
 def examples(engine: Engine, trajectories: Iterable[Mapping[str, Any]]) -> Iterator[Example]:
-    """Yield trajectories, which have a ``trace_id``, with their chat messages, in their order.
+    """Yield trajectories in their order, each with its chat messages in ``messages``.
 
-    Trajectories without known messages are left out; one line of the log counts them.
+    Each trajectory needs a ``trace_id``. Trajectories without known messages are left out; one warning in the
+    log counts them.
     """
     without = 0
     for part in chunks(trajectories, _TRACES_AT_ONCE):
@@ -70,9 +71,14 @@ def examples(engine: Engine, trajectories: Iterable[Mapping[str, Any]]) -> Itera
 def pairs(engine: Engine, trajectories: Rows, min_spread: float) -> Iterator[Example]:
     """Yield the best and worst trajectory of each group whose rewards differ.
 
-    Of equal rewards the first rollout counts. The prompt is all that precedes the first reply. A group whose
-    two conversations are unknown, equal, or begin with different prompts has no pair; one line of the log
-    counts them. A trajectory without dataset row is in no group.
+    Among equal rewards, the first rollout counts. The prompt is all that precedes the first reply. A group
+    has no pair if a conversation of the two is unknown, if both are equal, or if their prompts differ; one
+    warning in the log counts such groups. A trajectory without a dataset row is in no group.
+
+    Args:
+        engine: queries the table.
+        trajectories: the trajectories.
+        min_spread: minimum difference of the two rewards; a difference of 0 makes no pair.
     """
     rows = trajectories.select(*_GROUP, "rollout_n", "trace_id", "path", "reward").dicts()
     rated = [row for row in rows if row["reward"] is not None and row["sample_index"] is not None]

@@ -1,4 +1,4 @@
-"""Read trajectories of a table: their figures from the views, and what was said from the spans."""
+"""Read trajectories from a table: their figures from the views, and their messages from the spans."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _IN_ORDER: Final = (
     " ORDER BY validate, step NULLS LAST, TRY_CAST(sample_index AS BIGINT) NULLS LAST, sample_index, "
     "rollout_n, start_time"
 )
-"""Order of a list of trajectories: that of their names."""
+"""SQL order of a list of trajectories: by the parts of their names."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,10 @@ class RecordedTrajectory:
 
     Attributes:
         summary: identity, state, scores and counts.
-        spans: all spans of its trace, each once; or those of the part that was asked for.
-        root_id: id of its root span; None if that has not been recorded.
+        spans: all spans of its trace, each once; for a sub-trajectory, only its own spans.
+        root_id: id of its root span; None if the root has not been recorded.
         token_values: name → values per token of the response, as the trainer stored them.
-        calls: span id → token counts and model of the model call, and why its reply ended.
+        calls: span id → token counts, model and finish reason of the model call.
         engine: span id → what the request took in an inference engine.
         is_part: whether it is a trajectory inside another one.
     """
@@ -57,7 +57,7 @@ class RecordedTrajectory:
 
     @property
     def rows(self) -> str:
-        """SQL condition of the rows of its spans."""
+        """SQL condition that selects the rows of its spans."""
         of_trace = equals("trace_id", self.summary.trace_id)
         if not self.is_part:
             return of_trace
@@ -65,7 +65,7 @@ class RecordedTrajectory:
 
 
 def trajectories_in(engine: Engine, trace_ids: Sequence[str]) -> dict[str, RecordedTrajectory]:
-    """Read trajectories by the ids of their traces; one without spans is left out.
+    """Read trajectories by the ids of their traces; a trace without spans is left out.
 
     A trace without identity counts as a trajectory without a name.
 
@@ -91,11 +91,11 @@ def trajectory_in(engine: Engine, trace_id: str, part: int | None = None) -> Rec
     """Read a trajectory.
 
     Args:
-        engine: the table.
+        engine: queries the table.
         trace_id: id of its trace.
-        part: id of the span with which it begins inside the trace: it is this span, and all below it, also
-            below an operation that is not there. The whole trace is read for a span that begins the trace,
-            or is not recorded.
+        part: id of a sub-trajectory's first span, to read only the sub-trajectory: this span and all spans
+            below it. Spans of the sub-trajectory whose parent is missing belong to it, too. If the span is
+            the trace's root, or is not recorded, the whole trace is read.
 
     Raises:
         TableError: none of its spans is in the table, or the table cannot be read.
@@ -127,11 +127,11 @@ def _rows_of(narrowed: Engine) -> list[dict[str, Any]]:
 
 
 def _read(engine: Engine, narrowed: Engine, rows: Sequence[_Row]) -> dict[str, RecordedTrajectory]:
-    """Read the trajectories of rows.
+    """Read trajectories from rows.
 
     Args:
-        engine: the whole table, for scores that name a trajectory by its identity.
-        narrowed: the rows alone, for everything else.
+        engine: queries the whole table, for scores that name a trajectory by its identity.
+        narrowed: queries the rows alone, for everything else.
         rows: the rows of the trajectories' spans.
     """
     spans = grouped((span_of(dict(row)) for row in rows), lambda span: span.trace_id)
@@ -177,9 +177,9 @@ def _by_span(narrowed: Engine, sql: str) -> dict[str, dict[str, _Row]]:
 def _scores_of(
     engine: Engine, narrowed: Engine, rows: Sequence[_Row]
 ) -> tuple[dict[str, list[Score]], dict[str, Mapping[str, str]]]:
-    """Return the newest scores of trajectories by time, and the attributes of those with values per token.
+    """Return by trace id: the newest scores, by time, and the attributes of a score with values per token.
 
-    Scores by identity need the whole table; it is asked if their step has any.
+    Scores by identity need the whole table. The whole table is queried if a step has such scores.
     """
     traces = sorted({row["trace_id"] for row in rows})
     named = of_steps(set(map(step_in, rows)) - {None})
@@ -219,7 +219,7 @@ def _token_values_of(attributes: Mapping[str, str]) -> Mapping[str, Sequence[flo
 
 
 def _numbers_in(text: str) -> list[float | None]:
-    """Return the numbers of a JSON array; an entry that is none is None."""
+    """Return the numbers of a JSON array, with None for an entry that is no number."""
     try:
         values = json.loads(text)
     except ValueError:
@@ -233,7 +233,7 @@ def _numbers_in(text: str) -> list[float | None]:
 def summaries_of(engine: Engine, conditions: Sequence[str], limit: int | None = None) -> list[Summary]:
     """Return the first trajectories that meet SQL conditions, in the order of their names.
 
-    Of their scores they have the reward alone.
+    The only score of these summaries is the reward.
 
     Raises:
         TableError: the table cannot be read.
@@ -244,7 +244,7 @@ def summaries_of(engine: Engine, conditions: Sequence[str], limit: int | None = 
 
 
 def summary_of(row: _Row) -> Summary:
-    """Return a trajectory's summary from columns of the view ``trajectories``; counts and reward if given."""
+    """Return a trajectory's summary from a row of the view ``trajectories``, with or without its counts."""
     reward = evaluations.value_of(row.get("reward"), row.get("reward_label"))
     return Summary(
         trace_id=row["trace_id"],
@@ -263,9 +263,9 @@ def summary_of(row: _Row) -> Summary:
 
 
 def is_passed_over(engine: Engine, recorded: RecordedTrajectory) -> bool:
-    """Return whether the trainer named other trajectories of the step, and not this one.
+    """Return whether the trainer scored other trajectories of the step, and not this one.
 
-    A trainer never names a trajectory inside another one.
+    A trainer never scores a sub-trajectory.
 
     Raises:
         TableError: the table cannot be read.

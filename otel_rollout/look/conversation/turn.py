@@ -1,4 +1,4 @@
-"""Describe one turn, and what an engine did for it; make turns of spans that are no model calls."""
+"""Define a turn, and what an engine did for it; make turns from spans that are no model calls."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ FAILURE: Final = "failure"
 
 
 EngineRequest = Mapping[str, float | None]
-"""Columns of the view ``engine_requests`` → seconds; None where the engine does not say it."""
+"""Column of the view ``engine_requests`` → its value; times are in seconds, None if unknown."""
 
 
 @dataclass(frozen=True)
 class EngineTime:
-    """What the requests of a model call took, summed over them.
+    """The time that the engine's requests for a model call took.
 
     Attributes:
         requests: number of requests.
-        phases: engine phase → seconds, of the phases that are known.
-        first_token: seconds until the first token, of several requests the longest; None if unknown.
-        tokens_per_second: tokens after the first one per second of decode; None if unknown.
+        phases: engine phase → seconds, summed over the requests; without phases that are unknown.
+        first_token: seconds until the first token, the longest of several requests; None if unknown.
+        tokens_per_second: tokens after each request's first one, per second of decode; None if unknown.
     """
 
     requests: int
@@ -62,8 +62,8 @@ class Turn:
         is_call: whether it is a call, and not a message.
         seconds: duration; None for a message, and if unknown.
         note: relation of the model call's context to earlier ones; empty for a plain continuation.
-        marks: what a trainer must know of the model call: changed weights, a broken prefix.
-        engine: what the call's requests took in an inference engine; None if no engine says so.
+        marks: what matters for training: changed weights, a broken prefix.
+        engine: what the call's requests took in an inference engine; None without such requests.
         sub_trajectory: path of the turn's sub-trajectory; empty for a turn of the trajectory itself.
     """
 
@@ -92,17 +92,17 @@ class Turn:
 
     @property
     def shows_arguments(self) -> bool:
-        """Whether the arguments are shown; only a tool shows an empty list of them."""
+        """Whether the arguments are shown; only a tool shows empty arguments."""
         return bool(self.arguments) or (self.role == TOOL and self.arguments is not None)
 
     @property
     def has_content(self) -> bool:
-        """Whether what it said was recorded: text, tokens, tool calls or arguments."""
+        """Whether the turn's content was recorded: text, tokens, tool calls or arguments."""
         return bool(self.text or self.token_ids or self.calls or self.arguments)
 
     @property
     def is_model_call(self) -> bool:
-        """Whether the turn is the reply of a model call of this trajectory."""
+        """Whether the turn is the reply of a model call that has a span."""
         return self.role == MODEL and self.is_call
 
 
@@ -122,7 +122,7 @@ class Ending(TypedDict):
 
 
 def ending_of(span: Span) -> Ending:
-    """Return a span's error, stack trace and duration; without a duration if its times are unknown."""
+    """Return a span's error, stack trace and duration; the duration is None if unknown or still running."""
     stacks = [
         str(event.attributes.get(semconv.EXCEPTION_STACKTRACE, ""))
         for event in span.events
@@ -159,7 +159,7 @@ def tool_turn(span: Span) -> Turn:
 
 
 def _result_text(result: Any) -> str:
-    """Return a tool's result as text; for an object with only ``text``, that field."""
+    """Return a tool's result as text; for an object with nothing but ``text``, return this field."""
     if isinstance(result, Mapping) and isinstance(result.get("response"), Mapping):  # verl's
         result = result["response"]
     if isinstance(result, Mapping):
@@ -199,7 +199,7 @@ def root_turns(root: Span) -> list[Turn]:
 
 
 def engine_time_of(spans: Sequence[Span], requests: Mapping[str, EngineRequest]) -> EngineTime | None:
-    """Return what the requests among the spans of a model call took; None without a request.
+    """Return the time that a model call's requests took in the engine; None without a request.
 
     Args:
         spans: the model call's spans.
@@ -221,6 +221,6 @@ def engine_time_of(spans: Sequence[Span], requests: Mapping[str, EngineRequest])
 
 
 def _rate(counts: Sequence[Mapping[str, int]], decode: float | None) -> float | None:
-    """Return the tokens per second of decode; prefill makes the first token of each request."""
+    """Return tokens per second of decode; prefill makes a request's first token, which does not count."""
     known = [count - 1 for each in counts if (count := each.get(semconv.GEN_AI_USAGE_OUTPUT_TOKENS))]
     return sum(known) / decode if decode and known and len(known) == len(counts) and sum(known) else None

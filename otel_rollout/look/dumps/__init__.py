@@ -1,1 +1,1 @@
-"""Read the files of other tools."""
+"""Read trajectories from files that other tools wrote."""

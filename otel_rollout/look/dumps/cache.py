@@ -22,16 +22,16 @@ from otel_rollout.table.rows import batch_of, rows_of
 from otel_rollout.table.store import Store
 
 MAX_BYTES: Final = 20 << 30
-"""Size of all kept tables; the one that was opened longest ago goes first."""
+"""Maximum bytes of all kept tables; the table that was opened longest ago is removed first."""
 _PLACE: Final = "dumps"
-"""Of the tables in the given directory, which may hold other things of its owner."""
+"""Subdirectory of the tables in the given directory, which may hold other files of its owner."""
 _REMARKS: Final = "remarks.json"
 _PACKAGE: Final = Path(__file__).parents[2]
 _ROOMS: Final = ("base/*.py", "otlp/*.py", "table/*.py", "look/dumps/**/*.py")
-"""Our code between a file and its rows."""
+"""Our modules that make rows from a file."""
 _PART: Final = "part-"
 _COMMIT_CHARS, _COMMIT_TRAJECTORIES = 32 << 20, 5_000
-"""Maximum size of a commit."""
+"""Maximum characters and trajectories of a commit."""
 
 
 def default_directory() -> Path:
@@ -40,11 +40,11 @@ def default_directory() -> Path:
 
 
 def table_of(dumps: Dumps, directory: Path) -> tuple[Path, list[str]]:
-    """Return the table of a dump, and what a person must know of it.
+    """Return the table of a dump, made if it is not kept already, and remarks for a person.
 
     Args:
         dumps: the opened files.
-        directory: in which a directory for tables is made.
+        directory: where the subdirectory for tables is, or is made.
 
     Raises:
         ViewerError: the dump holds no trajectory, or the directory cannot be used.
@@ -74,7 +74,7 @@ def table_of(dumps: Dumps, directory: Path) -> tuple[Path, list[str]]:
 
 
 def _key_of(dumps: Dumps) -> str:
-    """Return a name that changes with the files, their formats, and how they are read."""
+    """Return a name that changes with the files, their formats, and the code and options that read them."""
     found: list[Any] = [VERSION, _code_of(dumps), dumps.mapped_by]
     for file, name in dumps.files:
         state = file.path.stat()
@@ -94,7 +94,7 @@ def _code_of(dumps: Dumps) -> str:
 
 
 def _fill(dumps: Dumps, directory: Path) -> list[str]:
-    """Write a table; return what a person must know of it."""
+    """Write a dump's spans to a new table; return remarks for a person."""
     store = Store(location_of(str(directory)))
     number = 0
     with ThreadPoolExecutor(1) as writer:  # a commit is written while the next one is read
@@ -115,7 +115,7 @@ def _chars_of(spans: list[Span]) -> int:
 
 
 def _evict(directory: Path, kept: Path) -> None:
-    """Remove the tables that were opened longest ago, except the one just made."""
+    """Remove the tables that were opened longest ago while all exceed ``MAX_BYTES``; keep the new one."""
     size = 0
     for table in sorted(directory.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True):
         size += sum(path.lstat().st_size for path in table.rglob("*") if path.is_file())

@@ -1,4 +1,4 @@
-"""Find turns and tool calls in the text of a whole conversation, only by a chat template's own marks."""
+"""Find turns and tool calls in a conversation's text, by the marks of chat templates only."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ _HEADER: Final = ("<|im_start|>", "<|start_header_id|>")
 def replies_in(text: str) -> list[Mapping[str, Any]]:
     """Return the messages of a decoded response: replies, and the tool results between them.
 
-    A response without the marks is one reply, also if a line of it is a role's word: people write that, too.
+    A response without the marks is one reply. A line such as ``user`` alone is no mark: people write that,
+    too.
     """
     if "</tool_call>" not in text:
         return [reply(text)]
@@ -42,7 +43,7 @@ def replies_in(text: str) -> list[Mapping[str, Any]]:
 
 
 def _results(text: str) -> Iterator[str]:
-    """Yield the results in a text that begins in the first one."""
+    """Yield the results in a text that begins inside the first result."""
     for part in text.split("<tool_response>"):
         result, end, _ = part.partition("</tool_response>")
         if end:
@@ -50,8 +51,8 @@ def _results(text: str) -> Iterator[str]:
 
 
 def reply(text: str) -> Mapping[str, Any]:
-    """Return a reply with the tool calls in its text, without the marks that end it."""
-    # A search of text alone is far faster.
+    """Return a reply: its text without end marks, and the tool calls that the text has."""
+    # A plain search is far faster than a regular expression.
     pairs = _pairs(_CALL_BEGIN, _CALL_END, text) if "<tool_call>" in text else ()
     marked = (text[begin.end() - 1 : last.start() + 1] for begin, last in pairs)
     calls = [call for each in marked if (call := _call(each))]
@@ -60,7 +61,7 @@ def reply(text: str) -> Mapping[str, Any]:
 
 
 def parsed(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a message, a model's with the calls in its text unless it has calls as values."""
+    """Return a message; a model's message without tool calls gets the calls in its text."""
     text = message.get("content")
     is_text = message.get("role") == MODEL and isinstance(text, str) and not message.get("tool_calls")
     return {**message, **reply(str(text))} if is_text else message
@@ -69,7 +70,7 @@ def parsed(message: Mapping[str, Any]) -> Mapping[str, Any]:
 def _pairs(
     begin: re.Pattern[str], end: re.Pattern[str], text: str
 ) -> Iterator[tuple[re.Match[str], re.Match[str]]]:
-    """Yield each beginning with the next end, in linear time: without an end, no later beginning has one."""
+    """Yield each beginning with the next end; the search stops at the first without an end: linear time."""
     at = 0
     while (first := begin.search(text, at)) and (last := end.search(text, first.end())):
         yield first, last
@@ -77,7 +78,7 @@ def _pairs(
 
 
 def _call(text: str) -> Mapping[str, Any] | None:
-    """Return a tool call that is JSON, as most templates have it; None for other text."""
+    """Return the tool call in a JSON text, the form of most templates; None for other text."""
     found = in_text(text)
     if not isinstance(found, dict) or not isinstance(found.get("name"), str):
         return None
@@ -85,12 +86,12 @@ def _call(text: str) -> Mapping[str, Any] | None:
 
 
 def said_in(value: Any) -> list[Mapping[str, Any]]:
-    """Return the messages of a completion, which is a text or a list."""
+    """Return the messages of a completion, which is a text or a list of messages."""
     return replies_in(value) if isinstance(value, str) else prompt_of(value)
 
 
 def prompt_of(text: Any, role: str = "user") -> list[Mapping[str, Any]]:
-    """Return the messages of a prompt: those of a list, of a text with a template's headers, or one text."""
+    """Return the messages of a prompt: of a list, of a text with a template's headers, or of plain text."""
     if isinstance(text, (list, tuple)):
         return [*of_genai(text, role)]
     text = "" if text is None else str(text)

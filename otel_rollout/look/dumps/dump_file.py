@@ -1,7 +1,7 @@
 """Read the records of a file that another tool wrote: JSON lines, JSON, Parquet, or a PyTorch file.
 
-The first bytes tell the kind of file, not its name. A record that cannot be read costs itself alone: it is
-counted, and the first ones are named.
+The kind of file is told by its first bytes, not by its name. A record that cannot be read is left out alone.
+Such records are counted, and the first few are named.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from otel_rollout.spool.files import BoundedReader
 
 Record: TypeAlias = Mapping[str, Any]
 Placed: TypeAlias = tuple[int, Record]
-"""The number of a line or row, from 1, and what it holds."""
+"""Number of a line or row, from 1, and its record."""
 _Read: TypeAlias = tuple[int, Record, bytes | None]
-"""The same, with the line if it is one of text."""
+"""Number of a line or row, its record, and the line itself; None for a file that is not read by lines."""
 
 MAX_LINE_BYTES: Final = 256 << 20
 """Maximum length of a line: lines with images or with the token ids of a whole loop have 100 MB."""
@@ -42,10 +42,10 @@ _HEAD_RECORDS: Final = 8
 _MAX_NAMED: Final = 3
 _MAX_FIELDS: Final = 12
 _ROWS: Final = 256
-"""Rows of Parquet that are decoded at once."""
+"""Rows of a Parquet file that are decoded at once."""
 _GZIP, _ZSTD, _PARQUET, _ZIP, _PICKLE = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PAR1", b"PK\x03\x04", b"\x80"
 _JSON_PLACE: Final = re.compile(r"(?: starting)?(?: at)?: line .*", re.DOTALL)
-"""What follows the reason in an error about JSON."""
+"""Matches the place after the reason in an error about JSON."""
 _STEP: Final = re.compile(r"(?:global_)?step_(\d+)")
 _VALIDATION: Final = re.compile(
     r"(^|[_-])(val|valid|validation|eval|evals|evaluation)([_-]|\d|\.|$)", re.IGNORECASE
@@ -57,12 +57,12 @@ class DumpFile:
 
     Args:
         path: the file.
-        root: the directory that a person named; the file's folders below it tell what it holds.
+        root: the directory that a person named; names of files in messages begin below it.
 
     Attributes:
-        before: the file that was opened before it, of the same folder and format.
-        groups: numbers for what the file has no index for.
-        missing: what no record has of the keys that were last asked for.
+        before: the previous file, in the order of opening, if it has the same folder and format; else None.
+        groups: assigns numbers where the file has no index.
+        missing: those of the keys in the last call of :meth:`has` that no record has.
     """
 
     def __init__(self, path: Path, root: Path | None = None) -> None:
@@ -79,7 +79,7 @@ class DumpFile:
 
     @cached_property
     def head(self) -> list[Record]:
-        """The first records; none if the file holds no records."""
+        """The first few records; empty if the file holds no records."""
         records = DumpFile(self.path, self.root).records()  # problems are counted when all is read
         return [record for _, record in itertools.islice(records, _HEAD_RECORDS)]
 
@@ -95,33 +95,33 @@ class DumpFile:
 
     @cached_property
     def is_validation(self) -> bool:
-        """Whether the name of the file or of its folders says that it is of a validation."""
+        """Whether the name of the file, or of one of its three nearest folders, names a validation."""
         return any(map(_VALIDATION.search, self.path.absolute().parts[-4:]))
 
     @property
     def number(self) -> int | None:
-        """The last number in the file's name, with which many writers tell the step; None without one."""
+        """The last number in the file's name, where many writers put the step; None without a number."""
         found = re.findall(r"\d+", self.path.name.partition(".")[0])
         return int(found[-1]) if found else None
 
     @cached_property
     def folders_step(self) -> int | None:
-        """The step that the nearest of the file's folders is named after; None without one."""
+        """The step in the name of the nearest folder that is called like ``step_12``; None without one."""
         found = map(_STEP.fullmatch, reversed(self.path.absolute().parts[-4:-1]))
         return next((int(match[1]) for match in found if match), None)
 
     def note(self, text: str) -> None:
-        """Remark something of the file once."""
+        """Add a remark about the file; repeated remarks count once."""
         self._notes[text] = None
 
     def leave_out(self, place: int, reason: str) -> None:
-        """Count a record that cannot be read."""
+        """Count a record that cannot be read, and keep the reasons of the first few."""
         self._left_out_count += 1
         if len(self._left_out) < _MAX_NAMED:
             self._left_out.append(f"line {place}: {reason}")
 
     def remarks(self) -> Iterator[str]:
-        """Yield what a person must know of what has been read."""
+        """Yield remarks for a person about what has been read."""
         yield from self._notes
         if self._left_out:
             count, named = self._left_out_count, "; ".join(self._left_out)
@@ -130,14 +130,15 @@ class DumpFile:
             yield f"{self.path}: the last line has no end: it is being written, or was cut."
 
     def mark_of(self, place: int) -> bytes:
-        """Return what tells a record from all others: a digest of it and of all before it in the file.
+        """Return a digest of a record and of all records before it in the file, which identifies the record.
 
-        So a file that was copied or has grown gives the same ones; empty for a record that was not read.
+        The digests stay the same if the file is copied or grows. The digest of a record that was not read is
+        empty.
         """
         return self._marks.get(place, b"")
 
     def records(self) -> Iterator[Placed]:
-        """Yield the records with their line or row.
+        """Yield the records with the numbers of their lines or rows.
 
         Raises:
             ViewerError: the file cannot be read at all.
@@ -205,7 +206,7 @@ class DumpFile:
                     self.leave_out(number, "is no JSON object")
 
     def _document(self) -> Iterator[_Read] | None:
-        """Return the objects of a JSON document of several lines; None if the file is none."""
+        """Return the objects of a JSON document of several lines; None if the file is no JSON document."""
         with self._opened() as (file, size):
             text = file.read(min(size, MAX_LINE_BYTES + 1))
         try:
@@ -216,14 +217,14 @@ class DumpFile:
 
     @contextmanager
     def _opened(self) -> Iterator[tuple[Any, int]]:
-        """Open a file of text, which may be compressed; yield also how many bytes of it are to be read."""
+        """Open a text file, compressed or not; yield the file, and the maximum number of bytes to read."""
         with open(self.path, "rb") as file:
             first = file.read(len(_ZSTD))
             file.seek(0)
             size = os.fstat(file.fileno()).st_size
             is_gzip = first.startswith(_GZIP)
             if not is_gzip and first != _ZSTD:
-                yield file, size  # it may grow
+                yield file, size  # the file may grow meanwhile
                 return
             try:
                 with gzip.open(file) if is_gzip else zstd.ZstdFile(file, "r") as plain:
@@ -236,7 +237,7 @@ class DumpFile:
 
 
 def _lines(file: Any, left: int) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines by their newline alone; of a longer one than the limit only the beginning."""
+    """Yield numbers and lines, split at newlines only; of a line above the limit, yield the beginning."""
     for number in itertools.count(1):
         line = rest = file.readline(min(left, MAX_LINE_BYTES + 1))
         while len(rest) > MAX_LINE_BYTES and not rest.endswith(b"\n"):

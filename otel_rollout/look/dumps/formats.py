@@ -16,11 +16,11 @@ _OURS: Final = (
     *("verl", "verifiers", "verifiers-results", "trl", "atif", "nemo-gym", "nemo-rl", "slime"),
     *("tinker", "art"),
 )
-"""Formats in the order in which they are tried, before those of others."""
+"""Our formats in the order in which they are tried, before formats of other packages."""
 LAST: Final = "messages"
-"""Format that is tried last; a person may say which fields it has."""
+"""Format that is tried last; the option ``--map`` names its fields."""
 BESIDE: Final = frozenset({"result.json"})
-"""Files that the reader of another one reads."""
+"""Names of files that are read together with another file, and are no dumps themselves."""
 
 Read = Callable[[DumpFile], Iterator[DumpedTrajectory]]
 
@@ -29,8 +29,8 @@ class Format(NamedTuple):
     """A format of dumps.
 
     Attributes:
-        title: what its files are called.
-        fits: whether a file has this format; it may read the file's ``head``.
+        title: name of its files, for a person.
+        fits: returns whether a file has this format, by the file's ``head``.
         read: yields the trajectories of a file.
     """
 
@@ -40,7 +40,7 @@ class Format(NamedTuple):
 
 
 def installed() -> dict[str, Format]:
-    """Return the formats by name, in the order in which they are tried; messages are the last."""
+    """Return the formats by name, in the order in which they are tried; ``messages`` is the last."""
     ours = {name: _of_module(name) for name in _OURS}
     others = {point.name: point.load() for point in entry_points(group=READERS)}
     return {**ours, **others, LAST: _of_module(LAST)}

@@ -1,4 +1,4 @@
-"""Open dumps: find their files, recognise the formats, and make spans of their trajectories."""
+"""Open dumps: find their files, recognise the formats, and make spans from their trajectories."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from otel_rollout.otlp.span import UNREADABLE, Span
 from otel_rollout.table.rows import integer_in
 
 _SUFFIXES: Final = re.compile(r"\.(jsonl?|ndjson|parquet|pt|pkl)(\.gz|\.zst)?$|\.(gz|zst)$", re.IGNORECASE)
-"""Names of the files of a folder that are looked into; a file that a person names may have any name."""
+"""Matches names of files that are opened in a folder; a file that a person names may have any name."""
 _SUBFOLDER: Final = re.compile(
     r"(rollouts?|rollout_?data|dumps?|data|train|training|val|valid|validation|eval|evals|test|all|effective|completions"
     r"|trajectories|models|agent|steps|outputs?|iteration_\d+|step_\d+|global_step_\d+|[0-9a-f]{8}"
     r"|.+__[A-Za-z0-9]{7})(_data|_dumps?)?",
     re.IGNORECASE,
 )
-"""Names of folders that frameworks make below a run's."""
+"""Matches names of folders that frameworks make below a run's folder."""
 _OF_RUN: Final = re.compile(
     r"(\D*_?(step)?_?\d+|traces|results|rollouts?|(train|eval)_rollouts.*|trajectory.*|.*_rollout_summaries)\..*"
 )
-"""Names of files that frameworks give, so that the folder tells the run."""
+"""Matches file names that frameworks give: such a file's run is told by its folder."""
 _WANTED: Final = "Name a file of JSON lines, JSON, Parquet or PyTorch, or a folder or pattern with some."
 _NUMBER: Final = re.compile(r"(\d+)")
 
@@ -45,11 +45,11 @@ class Opened:
     """What was found in the files of one format.
 
     Attributes:
-        title: what the format's files are called.
+        title: name of the format's files, for a person.
         files: number of files.
         trajectories: number of trajectories.
-        steps: the steps.
-        notes: what a person must know of them.
+        steps: the steps of the trajectories.
+        notes: remarks for a person.
     """
 
     title: str
@@ -60,7 +60,7 @@ class Opened:
 
     @property
     def line(self) -> str:
-        """Say in one line what was opened."""
+        """What was opened, in one line."""
         first, last = (min(self.steps), max(self.steps)) if self.steps else (None, None)
         steps = "no step" if first is None else f"step {first}" if first == last else f"steps {first}–{last}"
         files, trajectories = counted(self.files, "file"), counted(self.trajectories, "trajectory")
@@ -72,15 +72,15 @@ class Dumps:
 
     Args:
         paths: files, folders and patterns.
-        format_: the format of all of them; by default recognised by content.
-        mapped: the fields of a user's own records.
+        format_: the format of all files; by default, each file's format is told by its content.
+        mapped: the mapping of fields for a user's own records.
 
     Attributes:
         files: the files with their formats.
-        notes: which files hold no trajectories.
+        notes: remarks on files that were not opened.
         formats: the known formats by name.
-        mapped_by: what a person said of the format.
-        opened: what was found, after the spans have been made.
+        mapped_by: the format and the mapping of fields that a person gave, each None by default.
+        opened: format → what was found in its files; complete after :meth:`spans`.
 
     Raises:
         ViewerError: no file holds trajectories.
@@ -125,7 +125,7 @@ class Dumps:
             self.notes.append(f"Left out, without trajectories: {others[0]}{more}.")
 
     def _nothing(self, found: Sequence[DumpFile]) -> str:
-        """Say why nothing was opened, with an example of a mapping."""
+        """Return why nothing was opened, with an example of a mapping if records have unknown fields."""
         if not found:
             return f"{self.location} holds no dump. {_WANTED}"
         fields = next(filter(None, (file.fields for file in found)), "")
@@ -140,11 +140,11 @@ class Dumps:
 
     @property
     def remarks(self) -> list[str]:
-        """What a person must know of what was opened."""
+        """What was opened, in one line per format, with remarks."""
         return [remark for opened in self.opened.values() for remark in (opened.line, *opened.notes)]
 
     def spans(self) -> Iterator[list[Span]]:
-        """Yield the spans of each trajectory; :attr:`opened` then says what was found."""
+        """Yield the spans of each trajectory, and set :attr:`opened`."""
         clock, seen = itertools.count(1), Counter[bytes]()
         makers: dict[tuple[str, Path], DumpSpans] = {}
         runs = {file.path: _run_of(file.path) for file, _ in self.files}
@@ -178,7 +178,11 @@ class Dumps:
 
 
 def _run_of(path: Path) -> Path:
-    """Return a file's run: the nearest folder that a framework has not made, else the file without suffix."""
+    """Return the path that stands for a file's run.
+
+    For a file that a framework has named, it is the nearest folder that frameworks do not make. For another
+    file, it is the file's path without suffix.
+    """
     inside = path.parent.resolve()
     folders = (inside, *inside.parents) if _OF_RUN.fullmatch(path.name) else ()
     named = (folder for folder in folders if folder.name and not _SUBFOLDER.fullmatch(folder.name))
@@ -186,14 +190,16 @@ def _run_of(path: Path) -> Path:
 
 
 def _names(runs: Collection[Path]) -> dict[Path, str]:
-    """Return run → its name: the shortest end of its path that no other one has."""
+    """Return run → its name: the shortest end of its path that no other run's path has."""
     ends = {run: [Path(*run.parts[-length:]) for length in range(1, len(run.parts) + 1)] for run in runs}
     number = Counter(itertools.chain.from_iterable(ends.values()))
     return {run: str(next(end for end in of_run if number[end] == 1)) for run, of_run in ends.items()}
 
 
 def files_of(paths: Sequence[str]) -> list[tuple[Path, Path]]:
-    """Return files with the folder that a person named, in the order of the numbers in their names.
+    """Return files, each with the folder that a person named, or the file's own folder.
+
+    Files are sorted by name, and numbers in names by value.
 
     Raises:
         ViewerError: a path does not exist.
@@ -211,7 +217,7 @@ def files_of(paths: Sequence[str]) -> list[tuple[Path, Path]]:
 
 
 def below(folder: Path) -> Iterator[Path]:
-    """Yield the files below a folder that may be dumps, and folders that cannot be read.
+    """Yield the files below a folder that may be dumps, and the folders that cannot be read.
 
     Links to folders are not followed.
     """

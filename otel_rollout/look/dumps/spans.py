@@ -1,4 +1,4 @@
-"""Make spans of the trajectories of dumps, with ids that follow from what they are."""
+"""Make spans from the trajectories of dumps, with ids that are computed from their content."""
 
 from __future__ import annotations
 
@@ -24,17 +24,18 @@ _SCOPE: Final = SpanScope(semconv.SCOPE)
 class DumpSpans:
     """Makes the spans of each trajectory of one run in one format.
 
-    Spans whose time the dump does not say begin at 0, 1, 2 … ns of 1970: that is their order, and no time.
+    Spans without a time in the dump begin a few ns after the beginning of 1970, one ns apart. These numbers
+    are an order, and no times.
 
     Args:
         format_: name of the format.
-        run: the training run's folder or file; runs in other ones have other ids.
+        run: the training run's folder or file, from which the run's id is computed.
         experiment: name of the training run.
         clock: counts the spans without times.
-        seen: counts each trajectory, of all runs.
+        seen: counts how often each trajectory has occurred, over all runs.
 
     Attributes:
-        repeated: number of trajectories whose identity another one had before.
+        repeated: number of trajectories with the identity of an earlier one.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class DumpSpans:
         Args:
             dumped: the trajectory.
             place: file and line, for a person.
-            mark: tells its record from all others.
+            mark: digest that identifies the trajectory's record.
         """
         trace_id = self._trace_id(dumped, mark)
         step, sample, rollout, is_validation, group = dumped.identity
@@ -95,9 +96,9 @@ class DumpSpans:
         ]
 
     def _trace_id(self, dumped: DumpedTrajectory, mark: bytes) -> str:
-        """Return the id that follows from what is dumped, wherever it lies.
+        """Return a trace id that is computed from the trajectory's content, and not from the file's path.
 
-        What came before, in a copy of its file for example, is a trajectory of its own.
+        If the same trajectory occurs again, for example in a copy of its file, it gets another id.
         """
         identity = dumped.identity[:4]
         self.repeated += (named := hash(repr(identity))) in self._identities
@@ -124,12 +125,12 @@ class DumpSpans:
 
 
 def _attributes(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is known as attributes can hold it."""
+    """Return the known values in types that span attributes can have."""
     return {name: _storable(value) for name, value in given.items() if value is not None}
 
 
 def _storable(value: Any) -> Any:
-    """Return a value as an attribute can hold it; others are JSON text."""
+    """Return a value that a span attribute can have; a value of another type becomes JSON text."""
     if isinstance(value, (str, float)) or (isinstance(value, int) and MIN_INT <= value <= MAX_INT):
         return value
     if isinstance(value, list) and all(isinstance(entry, str) for entry in value):

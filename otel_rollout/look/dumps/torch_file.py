@@ -1,7 +1,8 @@
-"""Read plain values of a file that ``torch.save`` wrote, without torch and without running its code.
+"""Read plain values from a file that ``torch.save`` wrote, without torch and without running its code.
 
-Such a file is a zip with a pickle. A pickle may call any function when it is loaded. This reader knows no
-function at all, except the one that makes an ordered dict: a pickle that names another is refused.
+Such a file is a zip with a pickle. A pickle may call any function when it is loaded. This reader allows only
+``OrderedDict``, and stand-ins for the functions that make tensors. A pickle that names another function or
+class is refused.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ class _PlainUnpickler(pickle.Unpickler):
     """Loads values of built-in types; a tensor becomes None."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return the only known class, or the stand-in of a tensor.
+        """Return ``OrderedDict``, or a stand-in for what makes a tensor.
 
         Raises:
-            pickle.UnpicklingError: the pickle needs another one.
+            pickle.UnpicklingError: the pickle names another function or class.
         """
         if (module, name) == ("collections", "OrderedDict"):
             return OrderedDict
@@ -37,14 +38,14 @@ class _PlainUnpickler(pickle.Unpickler):
         raise pickle.UnpicklingError(f"it needs {module}.{name}")
 
     def persistent_load(self, pid: Any) -> None:
-        """Return None for the numbers of a tensor, which are in other files of the zip."""
+        """Return None in place of a tensor's numbers, which are in other files of the zip."""
 
 
 def records_of(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the samples of slime's file, each with the number of its rollout.
 
     Raises:
-        ViewerError: the file is none of plain values.
+        ViewerError: the file holds other values than plain ones, or cannot be read.
     """
     try:
         with zipfile.ZipFile(path) as archive:

@@ -1,8 +1,8 @@
 """Describe a trajectory of a dump by its identity, messages and rewards, and find its calls.
 
-A model's message is a model call with the messages before it. A tool that it asks for is a tool call, with
-the result among the messages that follow. What the dump does not say is left out: times, token counts, and
-how a call ended.
+A message of the model becomes a model call, whose input is the messages before. A tool that the message asks
+for becomes a tool call, with a result from the messages that follow. Facts that the dump lacks are left out,
+such as times, token counts, and how a call ended.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ Times: TypeAlias = tuple[int, int]
 MODEL: Final = "assistant"
 REWARD: Final = "reward"
 GIVEN: Final = "is_given"
-"""Key of a message of the model's role that the model was given."""
+"""Key of a message with the model's role that was given to the model, not written by it."""
 CALLS_ALONE: Final = "has_calls_alone"
-"""Key of a message of the model's role that says which tools the agent called without a model."""
+"""Key of a message with the model's role whose tool calls the agent made without a model call."""
 PARSED: Final = "is_parsed"
-"""Key of a message, or of its calls, that was found in the text of several."""
+"""Key of a message that was found, itself or its tool calls, by parsing text."""
 _TOOL_ROLES: Final = ("tool", "function", "ipython")
 
 
 class RolloutIdentity(NamedTuple):
-    """Which trajectory it is.
+    """The identity of a trajectory in a dump.
 
     Attributes:
         step: training step; None if the dump has none.
         sample: dataset row, or a number of the group; None if the dump says that there is none.
-        rollout: index in the group; None as for the sample.
+        rollout: index in the group; None if the dump says that there is none.
         is_validation: whether it is of a validation.
         group: the dump's own id of the group.
     """
@@ -52,15 +52,15 @@ class RolloutIdentity(NamedTuple):
 
 
 class ModelTurn(NamedTuple):
-    """What a dump says of a model call beside its messages; None is unknown.
+    """Facts of a model call beside its messages; None if unknown.
 
     Attributes:
-        read, written, cached: its tokens.
+        read, written, cached: numbers of input, output and cached input tokens.
         model: the model's name.
         reason: why its reply ended.
         times: when it ran.
         error: its error; empty without one.
-        is_new_context: whether the messages before it begin a conversation of its own.
+        is_new_context: whether the call begins a new context, which continues no earlier call.
     """
 
     read: Any = None
@@ -83,7 +83,7 @@ class DumpedCall:
         times: when it ran; None if unknown.
         error: its error; empty without one.
         has_succeeded: whether the dump says that it did not fail.
-        is_endless: whether nobody knows when it ended, and the times tell its place alone.
+        is_endless: whether its end is unknown, so that ``times`` only place it among the other calls.
     """
 
     name: str
@@ -101,17 +101,18 @@ class DumpedTrajectory:
     Attributes:
         place: number of its line or row in the file.
         identity: which trajectory it is.
-        messages: the conversation, as OpenAI's chat API has it: ``role``, ``content``, ``tool_calls``. A
-            tool's result may have an ``error``, or ``is_error`` where its content is one.
-        rewards: score → value; ``reward`` is the one that training used. None is no score.
-        times: start and end in ns; None if the dump does not say them.
-        turns: what the dump says of each model call, in order.
+        messages: the conversation in the form of OpenAI's chat API: ``role``, ``content``, ``tool_calls``. A
+            tool's result may have an ``error``, or ``is_error`` if its content is an error.
+        rewards: name of a score → value; ``reward`` is the score that training used. None is no score.
+        times: start and end in ns; None if unknown.
+        turns: facts of each model call, in order.
         prompt: number of messages that the model was given; replies among them are no model calls.
         facts: further attributes of the trajectory, by their whole names or without ``rollout.``.
-        versions: the oldest and the newest weights that generated it, as numbers; None is unknown.
-        error: why the trajectory failed; empty if it did not, or the dump does not say it.
-        ending: why its last model call ended, as the dump says it; empty if it does not.
-        key: what the dump itself calls it, alone of all, while it still grows; None if the record tells.
+        versions: the oldest and the newest version of the weights that generated it; None if unknown.
+        error: why the trajectory failed; empty if it did not fail, or the reason is unknown.
+        ending: why its last model call ended, in the dump's words; empty if unknown.
+        key: unique key in the dump that stays the same while the trajectory grows; None if the file's records
+            up to its own identify the trajectory.
     """
 
     place: int
@@ -168,7 +169,7 @@ _UNKNOWN: Final = ModelTurn()
 
 
 def rewards_in(value: Any) -> dict[str, Any]:
-    """Return rewards by name; one that is alone gets the name of the reward, too."""
+    """Return rewards by name; a single reward is also stored under the name ``reward``."""
     found = entries_of(value if isinstance(value, Mapping) else {REWARD: value}, int, float)
     return found | {REWARD: next(iter(found.values()))} if len(found) == 1 else found
 
@@ -188,7 +189,7 @@ def _model_call(new: Messages, reply: Mapping[str, Any], turn: ModelTurn) -> Dum
 
 
 def _json(value: Mapping[str, Any]) -> str:
-    """Return messages as JSON text, at once where they have nothing that JSON lacks."""
+    """Return messages as JSON text, by orjson unless they hold values that orjson cannot write."""
     try:
         return orjson.dumps(value).decode()
     except TypeError:  # bytes, or an integer of more than 64 bits
@@ -196,7 +197,7 @@ def _json(value: Mapping[str, Any]) -> str:
 
 
 def _tool_calls(reply: Mapping[str, Any], following: Messages, end: int | None) -> Iterator[DumpedCall]:
-    """Yield the calls of a reply with their results: by the call's id, or in order where an id is missing."""
+    """Yield the tool calls of a reply with their results: by the call's id, or in order without an id."""
     if not (asked := _calls_of(reply)):
         return
     results = list(takewhile(lambda message: message.get("role") in _TOOL_ROLES, following))
@@ -228,7 +229,7 @@ def _calls_of(reply: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _content(name: str, value: Any) -> dict[str, Any]:
-    """Return a value as text, or as JSON."""
+    """Return the attributes of an input or output: the value as text or JSON, and its MIME type."""
     if value is None:
         return {}
     is_text = isinstance(value, str)
@@ -237,16 +238,16 @@ def _content(name: str, value: Any) -> dict[str, Any]:
 
 
 class Groups:
-    """Numbers for trajectories whose dump has none, by the order of the file.
+    """Assigns numbers to groups and siblings in the order of the file, for a dump without such numbers.
 
-    A group is known by the dump's id of it, or by its prompt where siblings have equal prompts.
+    The key of a group is the group's id in the dump, or the prompt if siblings have equal prompts.
     """
 
     def __init__(self) -> None:
         self._numbers: dict[Any, list[int]] = {}
 
     def place(self, *key: Any) -> tuple[int, int]:
-        """Return the number of a trajectory's group, and its own in the group."""
+        """Return the number of the group with this key, and the number of the next trajectory in it."""
         found = self._numbers.setdefault(hash(key), [len(self._numbers), -1])
         found[1] += 1
         return found[0], found[1]

@@ -1,4 +1,4 @@
-"""Read values of a record: nested ones, those of a type, JSON inside a text, and stamps of time."""
+"""Read values of a record: nested values, values of a type, JSON inside a text, and timestamps."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from otel_rollout.otlp.chat_messages import within
 from otel_rollout.otlp.span import with_utf8
 
 at = within
-"""Function that returns what is below names in nested objects; None if it is missing."""
+"""Function that returns the value below names in nested objects; None if it is missing."""
 
 
 def entries_of(value: Any, *types: type) -> dict[str, Any]:
-    """Return the entries of a mapping whose values have one of the types; none of another value."""
+    """Return the entries of a mapping whose values have one of the types; {} if ``value`` is no mapping."""
     entries = value.items() if isinstance(value, Mapping) else ()
     return {str(name): entry for name, entry in entries if isinstance(entry, types)}
 
@@ -26,7 +26,7 @@ def decoded(line: bytes | str) -> Any:
     """Decode JSON as Python's encoder writes it, with NaN, large integers and half surrogate pairs.
 
     Raises:
-        ValueError: it is no JSON.
+        ValueError: the text is no JSON.
     """
     try:
         return orjson.loads(line)
@@ -36,7 +36,7 @@ def decoded(line: bytes | str) -> Any:
 
 
 def in_text(value: Any) -> Any:
-    """Return a value, decoded if it is JSON in a text; other text unchanged."""
+    """Return a value; a text that is JSON is decoded."""
     try:
         return decoded(value) if isinstance(value, str) else value
     except (ValueError, RecursionError):
@@ -44,7 +44,7 @@ def in_text(value: Any) -> Any:
 
 
 def times_between(start: Any, end: Any) -> tuple[int, int] | None:
-    """Return two ISO 8601 stamps in ns; None if one is missing."""
+    """Return two ISO 8601 timestamps as Unix time in ns; None if one is missing or invalid."""
     try:
         began, ended = (round(datetime.fromisoformat(str(each)).timestamp() * 1e9) for each in (start, end))
     except ValueError:

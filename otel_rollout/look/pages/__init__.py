@@ -1,1 +1,1 @@
-"""Hold the HTML templates, the style and the charts of every page."""
+"""Provide the HTML templates, the style and the charts of every page."""

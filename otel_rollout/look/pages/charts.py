@@ -1,4 +1,4 @@
-"""Draw plain SVG charts: lines over steps, columns, one bar of shares.
+"""Draw plain SVG charts: lines over steps, columns, or one bar of shares.
 
 A chart has no script. Its colours are the page's, so it follows the light and the dark theme.
 """
@@ -22,16 +22,16 @@ _WIDTH: Final = 640
 _HEIGHT: Final = 200
 """Units of a chart's drawing; the page scales it to the width that it has."""
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 628, 10, 166
-"""Edges of what is drawn, with room for the labels of the axes around."""
+"""Edges of the plot, with room for the labels of the axes around it."""
 _BAR_HEIGHT: Final = 18
 _Y_TICKS: Final = 4
 _X_TICKS: Final = 8
 _MAX_POINTS: Final = 240
-"""Points that are drawn of a line at most; of more, those that keep its shape."""
+"""Maximum points that are drawn of a line; of more points, those are drawn that keep its shape."""
 _MIN_COLUMNS: Final = 3
-"""Columns that a chart has room for at least: one alone is no wall."""
+"""Minimum number of columns that a chart has room for, so that a single column is not too wide."""
 _MAX_COLUMNS: Final = 120
-"""Columns that are drawn at most; of more, each stands for several with their mean."""
+"""Maximum columns that are drawn; with more, each drawn column is the mean of several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +67,9 @@ class ChartColumn:
     """A column of a chart.
 
     Attributes:
-        label: what stands below it.
-        values: the value of each part, as the chart names them; None is nothing.
-        title: what a browser shows beside the pointer, before the values.
+        label: text below the column.
+        values: the value of each part, in the order of the chart's parts; None counts as 0.
+        title: first line of the tooltip, before the values.
         link: address of a page.
     """
 
@@ -81,7 +81,7 @@ class ChartColumn:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A part of each column, or of one bar; ``value`` counts in a bar alone."""
+    """A part of each column, or of a bar; only a bar uses ``value``."""
 
     name: str
     colour: Colour = "user"
@@ -90,11 +90,11 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """What the axes of a chart say.
+    """Labels and range of a chart's axes.
 
     Attributes:
         x: label of the horizontal axis.
-        number: text of a value, such as a duration.
+        number: returns the text of a value, for example as a duration.
         from_zero: whether the vertical axis includes zero.
     """
 
@@ -133,7 +133,7 @@ def line_chart(title: str, series: Sequence[Series], axes: Axes = _AXES) -> Mark
 def column_chart(
     title: str, parts: Sequence[Slice], columns: Sequence[ChartColumn], axes: Axes = _AXES
 ) -> Markup:
-    """Draw a column for each entry, of at least one, whose parts stand on one another.
+    """Draw a column of stacked parts for each entry.
 
     A value below zero is drawn as zero.
     """
@@ -172,7 +172,7 @@ def share_bar(parts: Sequence[Slice], axes: Axes = _AXES) -> Markup:
 
 
 def _line(series: Series, points: Sequence[Point], x: Scale, y: Scale, axes: Axes) -> dict[str, Any]:
-    """Return the bands, the parts without a gap and the points of a series."""
+    """Return what the template draws of a series: its bands, its parts without a gap, and its points."""
     ordered = sorted(points, key=lambda point: point.x)
     values = [finite(point.y) for point in ordered]
     kept = [ordered[index] for index in thinned(values, _MAX_POINTS)]
@@ -210,7 +210,7 @@ def _parts(places: Sequence[tuple[float, float] | None]) -> Iterator[str]:
 
 
 def _merged(columns: Sequence[ChartColumn]) -> Sequence[ChartColumn]:
-    """Return columns that have room: of many, each is the mean of several neighbours."""
+    """Return at most ``_MAX_COLUMNS`` columns; if there are more, each is the mean of neighbours."""
     each = -(-len(columns) // _MAX_COLUMNS)
     if each <= 1:
         return columns
@@ -227,13 +227,13 @@ def _merged(columns: Sequence[ChartColumn]) -> Sequence[ChartColumn]:
 
 
 def _said(column: ChartColumn, parts: Sequence[Slice], values: Sequence[float], axes: Axes) -> str:
-    """Return a column's numbers, a line for each part."""
+    """Return the text of a column's tooltip: its title, and a line for each part."""
     lines = [f"{part.name}: {axes.number(value)}" for part, value in zip(parts, values, strict=True)]
     return "\n".join([column.title or f"{axes.x} {column.label}", *lines])
 
 
 def _figure(title: str, legend: Sequence[tuple[str, str]], height: int = _HEIGHT, **shapes: Any) -> Markup:
-    """Return a chart with the shapes that its template names."""
+    """Return a chart; ``shapes`` are the variables of its template."""
     edges: dict[str, Any] = {
         "width": _WIDTH,
         "height": height,
@@ -246,6 +246,6 @@ def _figure(title: str, legend: Sequence[tuple[str, str]], height: int = _HEIGHT
 
 
 def _axis(axes: Axes, y: Scale) -> dict[str, Any]:
-    """Return what the axes of a chart say, but for the numbers of the horizontal one."""
+    """Return the label of the horizontal axis, and the numbers of the vertical axis with their places."""
     values = ticks(y.low, y.high, _Y_TICKS)
     return {"axis": axes.x, "y_labels": [(y(value), axes.number(value)) for value in values]}

@@ -1,4 +1,4 @@
-"""Render a template as an HTML page that loads nothing; name the addresses of the pages around it."""
+"""Render templates as self-contained HTML pages; define the links of a page."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _CODE: Final = Markup("<code>{}</code>")
 
 
 class Links:
-    """Addresses for the links of a page; None prints the text without a link.
+    """Addresses for the links of a page; with None as an address, the text is printed without a link.
 
     This class is for a page that stands alone. The server of ``otel-rollout view`` has a subclass.
 
     Attributes:
-        places: text and address of the pages that every page leads to; empty for no line with them.
+        places: text and address of the links in the line at the top; empty for no such line.
         status: when the page's data was read.
         problem: why newer data could not be read; empty without a problem.
         refresh_seconds: time after which a browser loads the page again; None for never.
-        refresh_switch: text and address of this page with or without loading it again.
+        refresh_switch: text and address of the link that turns reloading on or off; None for no link.
     """
 
     places: Sequence[tuple[str, str]] = ()
@@ -41,7 +41,7 @@ class Links:
 
         Args:
             page: path of the page.
-            parameters: what the page shows.
+            parameters: names and values that say what the page shows.
         """
         return None
 
@@ -95,12 +95,12 @@ def _of_step(step: Step, validate: bool) -> dict[str, str]:
 
 
 def render(template: str, links: Links | None = None, **variables: Any) -> str:
-    """Return a page. The template escapes every value.
+    """Render a template to a page; every value is escaped.
 
     Args:
         template: name of a file in ``templates/``.
         links: addresses of other pages; by default the page stands alone.
-        variables: what the template names.
+        variables: variables of the template.
     """
     return _environment().get_template(template).render(links=links or Links(), **variables)
 
@@ -122,7 +122,7 @@ def _environment() -> jinja2.Environment:
 
 
 def _with_code(text: str) -> Markup:
-    """Return a text whose parts between backticks are code."""
+    """Return a text as HTML, with the parts between backticks as code."""
     parts = enumerate(printable(text).split("`"))
     return Markup().join(_CODE.format(part) if place % 2 else Markup.escape(part) for place, part in parts)
 

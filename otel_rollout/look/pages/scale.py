@@ -1,4 +1,4 @@
-"""Compute what a chart needs to place numbers: domains, ticks and few points of many."""
+"""Compute the scales of charts: domains of axes, ticks, and which of many points to draw."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, SupportsFloat
 
 _LARGEST: Final = 1e300
-"""Magnitude up to which a number is drawn; the difference of two larger ones may be infinite."""
+"""Maximum magnitude of a drawn number; the difference of two larger ones may be infinite."""
 _SUFFIXES: Final = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _DIGITS: Final = 4
 """Significant digits of a number without a suffix."""
@@ -50,12 +50,12 @@ def finite(value: SupportsFloat | None) -> float | None:
 def domain(
     values: Iterable[float], from_zero: bool = False, around: float | None = None
 ) -> tuple[float, float]:
-    """Return the least and the greatest number that an axis shows, which differ.
+    """Return the least and the greatest number of an axis; the two are never equal.
 
     Args:
-        values: the numbers to show, which are finite.
-        from_zero: whether zero is shown too.
-        around: what is shown on both sides of a number that is alone; by default a tenth of it.
+        values: the numbers to show; they are finite.
+        from_zero: whether zero is shown, too.
+        around: range on each side of a single number; by default a tenth of the number.
     """
     found = [*values, 0.0] if from_zero else list(values)
     if not found:
@@ -70,7 +70,7 @@ def domain(
 
 
 def ticks(low: float, high: float, count: int, is_integer: bool = False) -> list[float]:
-    """Return about ``count`` round numbers between two numbers, with both included.
+    """Return about ``count`` round numbers from ``low`` to ``high``.
 
     Args:
         low: the least number.
@@ -101,12 +101,12 @@ def short_number(value: float) -> str:
 def thinned(values: Sequence[float | None], most: int) -> list[int]:
     """Return the indices of the values that keep the shape of a line.
 
-    Of each of equal parts, the first, the last, the least and the greatest value stay; so a single
-    outlier among ten thousand values stays visible.
+    The values are divided into equal parts. Of each part, the first, the last, the least and the greatest
+    value stay. So a single outlier among ten thousand values stays visible.
 
     Args:
         values: the values; None is a gap.
-        most: the number of indices.
+        most: maximum number of indices.
     """
     if len(values) <= most:
         return list(range(len(values)))

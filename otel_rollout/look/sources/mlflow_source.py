@@ -1,7 +1,7 @@
 """Read delivered trajectories from an MLflow server or database.
 
-MLflow's search does not tell which step a run has reached. So, to know whether the trainer has passed a
-trajectory over, the newest trajectory that the trainer named is read, too.
+MLflow's search does not tell which step a run has reached. So the newest trajectory that the trainer scored
+is read, too. It tells whether the trainer has passed over an older trajectory.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from otel_rollout.table.rows import integer_in
 
 _logger = logging.getLogger("otel_rollout.viewer")
 _MAX_READ: Final = 128
-"""Maximum trajectories that are read: each is a request. A group is not larger in most runs."""
+"""Maximum trajectories that are read: each takes a request. Few runs have larger groups."""
 _IN_GROUP: Final = (semconv.SAMPLE_INDEX, semconv.ROLLOUT_N)
 _STEP: Final = (semconv.STEP, semconv.VALIDATE)
 """Attributes that name a step."""
@@ -31,7 +31,7 @@ _TRUTH: Final = {"True": True, "False": False}
 
 
 class MlflowSource:
-    """Read spans from MLflow; see :class:`otel_rollout.look.sources.private_table.SpanSource`.
+    """Reads spans from MLflow; see :class:`otel_rollout.look.sources.private_table.SpanSource`.
 
     Args:
         tracking_uri: address of the server or database; None for ``MLFLOW_TRACKING_URI``.
@@ -48,9 +48,9 @@ class MlflowSource:
         self._newest = ""
 
     def matching(self, reference: Reference | None) -> Iterator[tuple[Iterable[Span], int | None]]:
-        """Yield what answers a question; see :class:`otel_rollout.look.sources.private_table.SpanSource`.
+        """Yield each run's spans; see :class:`otel_rollout.look.sources.private_table.SpanSource`.
 
-        Of a list, only the first trajectories are read: each is a request.
+        Of each run, at most the first 128 trajectories are read: each takes a request.
         """
         with _as_viewer_errors():
             newest = next(self._traces.find({semconv.RUN_ID: ""}), None)
@@ -80,7 +80,7 @@ class MlflowSource:
         return (f"This is an older run: the newest, {self._newest}, has no {reference.text}.",)
 
     def _spans_of(self, found: Sequence[Mapping[str, Any]]) -> Iterator[Span]:
-        """Yield the spans of traces; of one trace also what tells whether the trainer passed it over."""
+        """Yield the spans of traces; for a single trace, also spans that tell whether it was passed over."""
         with _as_viewer_errors():
             for described in found:
                 try:
@@ -93,7 +93,11 @@ class MlflowSource:
                 yield from self._deciding(found[0])
 
     def _deciding(self, described: Mapping[str, Any]) -> Iterator[Span]:
-        """Yield a trajectory of the step that the trainer named; of a run that goes on, also the newest."""
+        """Yield the spans of other trajectories that tell whether the trainer passed over this one.
+
+        The first of them is one of the same step that the trainer scored. If the run goes on, a running one
+        and the newest one that the trainer scored follow.
+        """
         of_run = {semconv.RUN_ID: _run_of(described)}
         step = _step_tags(described)  # the search knows no tag that is missing or empty
         of_step = self._traces.find(of_run | {name: text for name, text in step.items() if text})
@@ -132,9 +136,10 @@ class MlflowSource:
 
 
 def _tags(reference: Reference) -> Iterator[dict[str, str]]:
-    """Yield tags that all trajectories matching a reference may have, the narrowest first.
+    """Yield sets of tags to search for a reference, the narrowest set first.
 
-    A part of a name may have slashes, and characters that a list makes visible.
+    The narrowest set may miss a match: a part of a name may have slashes, and a list prints control
+    characters in another form.
     """
     if not reference.path:
         yield {}
@@ -153,7 +158,7 @@ def _named_as(tags: Mapping[str, str]) -> dict[str, str]:
 
 
 def _named(described: Mapping[str, Any]) -> Summary:
-    """Return a trace's id, run, path and start."""
+    """Return a summary with a trace's id, run, path and start."""
     tags: Mapping[str, str] = described.get("tags") or {}
     short = {name: semconv.short_name(name) for name in (*_STEP, *_IN_GROUP)}
     identity: dict[str, Any] = {name: tags[key] for name, key in short.items() if key in tags}
@@ -171,13 +176,13 @@ def _run_of(described: Mapping[str, Any]) -> str:
 
 
 def _step_tags(described: Mapping[str, Any]) -> dict[str, str]:
-    """Return the tags that name the step; a missing one is left out."""
+    """Return the tags that name the step; a missing tag is left out."""
     tags = described.get("tags") or {}
     return {name: tags[name] for name in map(semconv.short_name, _STEP) if name in tags}
 
 
 def _is_named(described: Mapping[str, Any]) -> bool:
-    """Return whether the trainer named a trajectory."""
+    """Return whether a trajectory has the trainer's score ``trained``."""
     names = (each.get("assessment_name") for each in described.get("assessments") or ())
     return training_scores.TRAINED in names
 

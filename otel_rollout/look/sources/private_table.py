@@ -1,4 +1,4 @@
-"""Put spans into a table for a moment, so that the table's views can be asked."""
+"""Put spans into a temporary table, so that the table's views can be queried."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _PREFIX: Final = "otel-rollout-query-"
 _LOCK: Final = "lock"
 """File that the process locks while it uses the directory."""
 _MINIMUM_AGE: Final = 5.0
-"""Seconds after which a directory without lock is abandoned: its process has been killed."""
+"""Seconds after which an unlocked directory counts as abandoned: its process was killed."""
 
 
 class SpanSource(Protocol):
@@ -47,11 +47,11 @@ class SpanSource(Protocol):
     location: str
 
     def matching(self, reference: Reference | None) -> Iterator[tuple[Iterable[Span], int | None]]:
-        """Yield for each run, the newest first, what answers a question about the reference.
+        """Yield for each run, the newest first, the spans to answer a question about the reference.
 
-        That is all spans of the trajectories that may match, and those roots and scores of others that
-        decide what training made of them, and whose a score by identity is. If only some of the trajectories
-        are read, their number comes with it.
+        These are all spans of the trajectories that may match, and roots and scores of other trajectories.
+        The latter decide what training made of a trajectory, and which trajectory a score by identity belongs
+        to. The second value is the number of matching trajectories if only some of them are read; else None.
         """
 
     def every_span(self) -> Iterator[Span]:
@@ -62,7 +62,9 @@ class SpanSource(Protocol):
 
 
 class PrivateTableSource:
-    """Read spans that are in no table: what a question needs becomes one for a moment, so that views answer.
+    """Reads trajectories from spans that are in no table.
+
+    The spans that a question needs are put into a temporary table, whose views answer the question.
 
     Args:
         spans: the spool, file or MLflow.
@@ -74,7 +76,7 @@ class PrivateTableSource:
     """
 
     _source: TableSource
-    """The table in which something was found."""
+    """The table in which :meth:`find` has found trajectories."""
 
     def __init__(self, spans: SpanSource, directory: Path) -> None:
         self.location = self.place = spans.location
@@ -95,9 +97,9 @@ class PrivateTableSource:
         return []
 
     def tables(self, reference: Reference | None) -> Iterator[tuple[TableSource, int | None]]:
-        """Yield for each run, the newest first, a table that answers a question about a reference.
+        """Yield for each run, the newest first, a table to answer a question about a reference.
 
-        A table that lacks some of the matching trajectories comes with their number.
+        The second value is the number of matching trajectories if the table lacks some of them; else None.
         """
         for spans, number in self._spans.matching(reference):
             store = Store(location_of(str(self._directory / f"table-{next(self._numbers)}")))
@@ -105,7 +107,7 @@ class PrivateTableSource:
                 yield TableSource(Engine(store.open()), self.location), number
 
     def notes_on(self, reference: Reference | None, found: Sequence[Summary]) -> tuple[str, ...]:
-        """Return remarks about trajectories that were found; none where a trace id names the one meant."""
+        """Return remarks about trajectories that were found; none for a reference by trace id."""
         return () if reference and reference.trace else self._spans.notes(reference, found)
 
     def conversation(self, trace_id: str, part: int | None = None) -> Conversation:
@@ -114,19 +116,19 @@ class PrivateTableSource:
 
 
 Source = TableSource | PrivateTableSource
-"""What the viewer reads trajectories from."""
+"""Source from which the viewer reads trajectories."""
 
 
 @contextmanager
 def asked_as_table(spans: SpanSource) -> Iterator[PrivateTableSource]:
-    """Yield a source that answers about spans by tables, which are removed afterwards."""
+    """Yield a source that puts spans into temporary tables; remove the tables afterwards."""
     with _private_directory() as directory:
         yield PrivateTableSource(spans, directory)
 
 
 @contextmanager
 def table_of(source: SpanSource) -> Iterator[Store]:
-    """Yield a table of all spans of a source, which is removed afterwards.
+    """Yield a table of all spans of a source; remove the table afterwards.
 
     Raises:
         ViewerError: the source holds no span.
@@ -154,7 +156,7 @@ def _private_directory() -> Iterator[Path]:
 
 
 def _remove_abandoned() -> None:
-    """Remove the directories of this user's processes that were killed."""
+    """Remove the directories that killed processes of this user have left."""
     for directory in Path(tempfile.gettempdir()).glob(_PREFIX + "*"):
         try:
             state = directory.lstat()

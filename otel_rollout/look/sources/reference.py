@@ -24,13 +24,13 @@ _MAX_LISTED: Final = 8
 
 @dataclass(frozen=True)
 class Reference:
-    """A reference to one trajectory, or to all of a step or group.
+    """A reference to one trajectory, or to all trajectories of a step or group.
 
     Attributes:
         text: the reference as a person typed it.
         trace: first digits of the trace id; empty for a reference by path.
         span: id of the root span, in a reference by trajectory id.
-        path: step, sample and rollout, or the first of these; a trailing slash says that the rest is missing.
+        path: step, sample and rollout, or only the first of these; then a slash may follow.
     """
 
     text: str
@@ -59,7 +59,7 @@ def parse(text: str) -> Reference:
     """Parse a reference.
 
     Raises:
-        ViewerError: for text that has none of the supported forms.
+        ViewerError: the text has none of the supported forms.
     """
     lowered = text.strip().lower()
     if match := _TRACEPARENT.fullmatch(lowered):

@@ -45,7 +45,7 @@ _logger = logging.getLogger("otel_rollout.viewer")
 
 
 class SpoolSource:
-    """Read spans from files; see :class:`otel_rollout.look.sources.private_table.SpanSource`.
+    """Reads spans from files; see :class:`otel_rollout.look.sources.private_table.SpanSource`.
 
     Args:
         path: a spool directory, a run or node directory, or a file of OTLP JSON Lines.
@@ -61,9 +61,9 @@ class SpoolSource:
         self._runs = _runs(path, is_named)
 
     def matching(self, reference: Reference | None) -> Iterator[tuple[Iterable[Span], None]]:
-        """Yield what answers a question; see :class:`otel_rollout.look.sources.private_table.SpanSource`.
+        """Yield each run's spans; see :class:`otel_rollout.look.sources.private_table.SpanSource`.
 
-        A trace's spans are those of all runs: a later run may have added scores.
+        A trace's spans are read from all runs, because a later run may have added scores.
         """
         if reference is None:
             yield self.every_span(), None
@@ -79,8 +79,8 @@ class SpoolSource:
         return _notes_on_newer_runs([run for run in reversed(later) if run.may_have_trajectories], reference)
 
     def _trace_ids(self, run: _Run, reference: Reference) -> frozenset[str]:
-        """Return the ids of a run's traces that a reference may name; usually their roots tell."""
-        running = run.running().values()  # before the lines: one that ends meanwhile is among these
+        """Return the ids of a run's traces that a reference may name; usually, only roots are searched."""
+        running = run.running().values()  # read first: what ends meanwhile is in the lines, too
         if reference.trace:
             lines = (line for line in _lines(run.paths) if reference.trace.encode() in line)
             return _named(chain(_spans_in(lines), running), reference)
@@ -88,7 +88,7 @@ class SpoolSource:
         return _named(chain(roots, running), reference) or _named(_spans_in(_lines(run.paths)), reference)
 
     def _answering(self, ids: frozenset[str]) -> Iterator[Span]:
-        """Yield the spans of traces, and what decides about their scores by identity and their training."""
+        """Yield the spans of traces, and spans that decide about their scores by identity and training."""
         steps, turns = set(), _Turns(self._decoder)
         for span in self._every_span(lambda run: _with_ids(_lines(run.paths), ids), turns.spans_of):
             if span.trace_id in ids:
@@ -98,7 +98,11 @@ class SpoolSource:
             yield from self._deciding(ids, steps)
 
     def _deciding(self, ids: frozenset[str], steps: set[str]) -> Iterator[Span]:
-        """Yield roots and scores of others: of some steps, of the newest trained one, and one of each run."""
+        """Yield roots and scores of other traces that decide about scores by identity and training.
+
+        These are the spans of ``steps`` and of each run's newest trained step, the first root of each run,
+        and running roots.
+        """
         trained = self._trained()
         steps = steps | _newest_steps(trained.values())
         named = {trace_id for trace_id, (_, step) in trained.items() if str(step) in steps}
@@ -114,7 +118,7 @@ class SpoolSource:
                 yield span
 
     def _trained(self) -> dict[str, tuple[object, object]]:
-        """Return trace id → run and step of what a trainer took; for a score by trace id, its root's."""
+        """Return trace id → run and step of its score ``trained``, or its root's if the score has no step."""
         found = {}
         for span in _spans_in(line for line in _lines(self.files()) if _TRAINED in line):
             if span.attributes.get(semconv.GEN_AI_EVALUATION_NAME) == training_scores.TRAINED:
@@ -127,9 +131,9 @@ class SpoolSource:
         return found
 
     def every_span(self) -> Iterator[Span]:
-        """Yield the spans of all runs, which say of each turn which one it continues or breaks.
+        """Yield the spans of all runs; a model call says which turn it continues, or whose prefix it breaks.
 
-        The root of a trajectory that runs has no end.
+        The root of a running trajectory has no end.
         """
         return self._every_span(lambda run: _lines(run.paths), _Turns().spans_of)
 
@@ -157,7 +161,7 @@ class SpoolSource:
         return frozenset(ids for run in self._runs for ids in run.running())
 
     def _decoder(self, name: str) -> Detokenizer | None:
-        """Return the decoder of the tokenizer that a run calls ``name``; None if missing."""
+        """Return the detokenizer that a run calls ``name``; None if it is missing or unreadable."""
         directories = dict.fromkeys(
             parent for path in self.files() for parent in (path.parent, path.parent.parent)
         )
@@ -186,7 +190,7 @@ def _is_root_or_score(line: bytes) -> bool:
 
 
 def _newest_steps(trained: Iterable[tuple[object, object]]) -> set[str]:
-    """Return of each run the newest step of which a trainer took trajectories: others may follow there."""
+    """Return the newest trained step of each run, as text: scores of other trajectories may follow there."""
     newest: dict[object, int] = {}
     for run, step in trained:
         if isinstance(step, int):
@@ -220,7 +224,7 @@ def _with_ids(lines: Iterable[bytes], ids: Collection[str]) -> Iterator[bytes]:
 
 
 class _Run(NamedTuple):
-    """A run and its files; a file that a person named has no run id and name."""
+    """A run and its files; id and name are empty for a file that a person named."""
 
     id: str
     name: str
@@ -229,7 +233,7 @@ class _Run(NamedTuple):
 
     @property
     def may_have_trajectories(self) -> bool:
-        """Whether it has a trajectory, or had one: not if it only scored those of other runs."""
+        """Whether the run has or had a trajectory of its own, and not only scores for other runs."""
         return not self.paths or any(map(_is_root, _spans_in(filter(may_have_root, _lines(self.paths)))))
 
     def running(self) -> dict[tuple[str, str], Span]:
@@ -345,11 +349,11 @@ def _ids(span: Span) -> tuple[str, str]:
 
 
 class _Turns:
-    """Complete recorded model calls as the forwarder does for a table: which turn each continues or breaks.
+    """Completes recorded model calls as the forwarder does, with attributes of turns and prefix breaks.
 
     Args:
-        decoder: returns what decodes the ids of a tokenizer; None if that is missing. By default the text of
-            token ids is left out: a query of many trajectories does not need it.
+        decoder: returns the detokenizer for a name; None if it is missing. By default, token ids get no text:
+            a query of many trajectories does not need text.
     """
 
     def __init__(self, decoder: Callable[[str], Detokenizer | None] = lambda name: None) -> None:

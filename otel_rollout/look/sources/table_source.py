@@ -26,15 +26,15 @@ _STATE: Final = "CASE WHEN status = 'error' THEN 'error' ELSE 'ok' END AS state"
 
 
 class TableSource:
-    """Read trajectories from a table.
+    """Reads trajectories from a table.
 
-    A reference is looked up among the table's roots, without the views: a view reads more of the table.
+    A reference is first looked up among the ended root spans, without a view: a view reads more of the table.
 
     Args:
-        engine: asks the table.
+        engine: queries the table.
         location: name of the table, for messages.
-        run: SQL condition of the run to read; by default the newest that has what is looked for.
-        place: what is read, for messages: by default the table.
+        run: SQL condition of the run to read; by default, the newest run with a match is read.
+        place: name of what is read, for messages; by default the table's name.
 
     Attributes:
         notes: remarks about the last :meth:`find`, such as that a list is cut.
@@ -48,7 +48,7 @@ class TableSource:
         self.notes: tuple[str, ...] = ()
 
     def find(self, reference: Reference | None) -> list[Summary]:
-        """Return the matching trajectories of the newest run that has any; of a step or group, a page.
+        """Return the matching trajectories of the newest run that has any; of a step or group, the first 100.
 
         Without a reference, return the first trajectories of the newest run.
 
@@ -81,7 +81,7 @@ class TableSource:
 
         Args:
             trace_id: id of its trace.
-            part: id of a span; the trajectory that this span begins inside the trace is returned.
+            part: id of a sub-trajectory's first span, to return only the sub-trajectory.
 
         Raises:
             TableError: none of its spans is in the table, or the table cannot be read.
@@ -90,7 +90,7 @@ class TableSource:
         return conversation_of(recorded, trajectories.is_passed_over(self.engine, recorded))
 
     def _newest_run(self) -> list[Summary]:
-        for ended in ("is_root", "score_name IS NULL"):  # a run may have running trajectories alone
+        for ended in ("is_root", "score_name IS NULL"):  # a run may have only running trajectories
             conditions = [self.run, ended, "validate IS NOT NULL"]
             newest = self._rows(views.RECORDED, "run_id", conditions, " ORDER BY start_ns DESC LIMIT 1")
             if newest:
@@ -98,7 +98,7 @@ class TableSource:
         return []
 
     def _matching(self, reference: Reference, conditions: list[str], is_ended: bool) -> list[Summary]:
-        """Return the trajectories that a reference matches, without scores and tokens."""
+        """Return the matching trajectories without scores and tokens; only ended ones if ``is_ended``."""
         if is_ended:
             ended = ["is_root", "validate IS NOT NULL", *conditions]
             rows = self._rows(views.RECORDED, f"{_ROOT_COLUMNS}, {_STATE}", ended)
@@ -110,7 +110,7 @@ class TableSource:
     def _listed(
         self, conditions: list[str], reference: Reference | None = None, count: int | None = None
     ) -> list[Summary]:
-        """Return a page of trajectories with scores and tokens."""
+        """Return the first 100 trajectories, with reward and tokens; note how many there are."""
         if count is None:
             count = self.engine.count(f"trajectories{all_of(conditions)}")
         found = summaries_of(self.engine, conditions, None if reference else MAX_LISTED)
@@ -131,10 +131,10 @@ class TableSource:
 
 
 def conversations_in(engine: Engine, trace_ids: Iterable[str], at_once: int) -> Iterator[Conversation]:
-    """Yield trajectories of a table turn by turn, in the order of the ids; those without spans are left out.
+    """Yield the conversations of trajectories in the order of the ids; traces without spans are left out.
 
     Args:
-        engine: the table.
+        engine: queries the table.
         trace_ids: ids of their traces.
         at_once: trajectories that are read with one query, and are in memory together.
 
@@ -149,14 +149,14 @@ def conversations_in(engine: Engine, trace_ids: Iterable[str], at_once: int) -> 
 def runs_with(
     engine: Engine, conditions: Sequence[str], has: Callable[[Summary], bool] = lambda summary: True
 ) -> list[dict[str, str | None]]:
-    """Return run, project and experiment of trajectories, those of the trajectory that began last first.
+    """Return the runs that have wanted trajectories, the run whose trajectory began last first.
 
-    A trajectory that runs counts, too.
+    A run is a dict of run id, project and experiment. Running trajectories count, too.
 
     Args:
-        engine: the table.
+        engine: queries the table.
         conditions: SQL conditions that spans of the trajectories meet.
-        has: whether a trajectory is meant, which has a path and a trace id; by default each is.
+        has: returns whether a trajectory is wanted, by its path and trace id; by default, each is.
 
     Raises:
         TableError: the table cannot be read.
@@ -172,7 +172,7 @@ def runs_with(
 
 
 def _conditions(reference: Reference) -> list[str]:
-    """Return conditions that all trajectories matching a reference meet."""
+    """Return SQL conditions that all trajectories matching a reference meet."""
     if len(reference.trace) == _TRACE_DIGITS:
         return [equals("trace_id", reference.trace)]
     if reference.trace:

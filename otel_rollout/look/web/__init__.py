@@ -1,1 +1,1 @@
-"""Serve the pages of a run on the loopback: ``otel-rollout view``."""
+"""Serve the pages of runs on the loopback interface: ``otel-rollout view``."""

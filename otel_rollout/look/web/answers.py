@@ -1,4 +1,4 @@
-"""Compute what takes long beside the requests: each newest result is shown until a newer one is there."""
+"""Compute slow results in a thread; pages show the last result until a newer one is ready."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from otel_rollout.look.web.live import Live
 from otel_rollout.look.web.snapshot import Snapshot
 
 MAX_ANSWERS: Final = 16
-"""Maximum results that are kept; the one that nobody asked for the longest goes first."""
+"""Maximum results that are kept; the least recently requested one is removed first."""
 _IDLE_RATIO: Final = 1.0
-"""Minimum ratio of the time between two computations of a result to the time of one."""
+"""Minimum pause between two computations of a result, as a multiple of the last one's duration."""
 
 Make = Callable[[Snapshot], Any]
-"""Function that computes a result of a snapshot."""
+"""Function that computes a result from a snapshot."""
 
 
 class PageAnswer:
-    """A result, which may be of an older version of the table.
+    """A computed result, perhaps from an older version of the table.
 
     Attributes:
         value: the result; None if there is a problem.
@@ -42,7 +42,7 @@ class PageAnswer:
 
 
 class Answers:
-    """Results of one kind. A thread computes one after another.
+    """Results of one kind, such as reports. A thread computes one after another.
 
     Args:
         live: the versions of the table.
@@ -59,13 +59,14 @@ class Answers:
         """Return the newest result at once; without any, wait for the first.
 
         Args:
-            key: what is asked for.
-            make: computes it.
-            version: the newest version of the table; a result of another one is computed anew meanwhile.
+            key: names the result.
+            make: computes the result.
+            version: the newest version of the table; a result from another version is computed anew
+                meanwhile.
             patience: maximum seconds to wait.
 
         Returns:
-            The result, or the problem; None if it takes longer.
+            The result, or the problem; None if there is no result after ``patience`` seconds.
         """
         with self._lock:
             answer = self._found[key] = self._found.get(key) or PageAnswer(make)
@@ -94,5 +95,5 @@ class Answers:
                 answer.version = snapshot.version
                 answer.value = answer.make(snapshot)
                 answer.read_at, answer.problem = snapshot.read_at, None
-        except Exception as error:  # noqa: BLE001 - the thread goes on; the page of the result says it
+        except Exception as error:  # noqa: BLE001 - the thread goes on; the page shows the problem
             answer.value, answer.problem = None, error

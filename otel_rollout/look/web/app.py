@@ -50,7 +50,7 @@ class Site:
 
     Args:
         live: the versions of the table.
-        run: id or experiment of the run of an address without a run; by default the newest run.
+        run: id or experiment of the run that is shown for an address without a run; by default the newest.
     """
 
     def __init__(self, live: Live, run: str | None = None) -> None:
@@ -71,7 +71,7 @@ class Site:
         }
 
     def app(self) -> Starlette:
-        """Return the application."""
+        """Return the ASGI application."""
         routes = [
             Route(ALL_RUNS, self._runs),
             Route(MLFLOW, self._mlflow),
@@ -107,7 +107,7 @@ class Site:
         return self._answered(request, page)
 
     def _links(self, snapshot: Snapshot, run: Run | None) -> ServedLinks:
-        """Return the links of a page, which say when its data was read."""
+        """Return the links of a page, with a status that says when its data was read."""
 
         def elsewhere(trace_id: str) -> list[tuple[str, str]]:
             roots = snapshot.rows(f"SELECT span_id, project FROM roots WHERE {equals('trace_id', trace_id)}")  # noqa: S608
@@ -139,7 +139,7 @@ class Site:
             return _problem("This page failed", f"The reason is a {type(error).__name__}.", 500)
 
     def _mlflow(self, request: Request) -> Response:
-        """Lead to MLflow's page of a trace."""
+        """Redirect to MLflow's page of a trace."""
         trace_id = request.query_params.get("trace", "")
         is_id = len(trace_id) == _TRACE_DIGITS and not set(trace_id) - set("0123456789abcdef")
         if not is_id or not self._trackers.has_mlflow:

@@ -1,6 +1,6 @@
 """Make the addresses of the served pages.
 
-Names of runs, steps and trajectories are parameters of a query: a part of a path could not be ``..`` or hold
+Names of runs, steps and trajectories are query parameters, because a part of a path cannot be ``..`` or hold
 a slash.
 """
 
@@ -22,7 +22,7 @@ ALL_RUNS: Final = "/"
 RUN_PARAMETERS: Final[tuple[str, ...]] = ("run", "project", "experiment")
 """Parameters that name a run, in the order of its fields."""
 Elsewhere = Callable[[str], list[tuple[str, str]]]
-"""Function: trace id → name and address of the trajectory in other tools."""
+"""Function that returns names and addresses of a trajectory in other tools, by trace id."""
 
 
 class ServedLinks(Links):
@@ -63,13 +63,13 @@ def run_parameters(run: Run) -> dict[str, str]:
 
 
 MLFLOW: Final = "/mlflow"
-"""Page that asks MLflow for a trace and leads to it. Links to it need no answer of MLflow."""
+"""Path that looks up a trace in MLflow and redirects to its page; a link to it needs no look-up."""
 _WANDB: Final = ("WANDB_API_KEY", "WANDB_ENTITY", "WANDB_PROJECT")
-"""Variables of which one says that W&B is used. A key of an earlier login alone does not."""
+"""Environment variables: each alone tells that W&B is used, unlike the stored key of an earlier login."""
 
 
 class Trackers:
-    """MLflow's and Weave's pages of trajectories. No address has a credential.
+    """Addresses of trajectories in MLflow and Weave, without credentials.
 
     Attributes:
         has_mlflow: whether ``MLFLOW_TRACKING_URI`` names a server.
@@ -88,7 +88,7 @@ class Trackers:
         return self.has_mlflow or self._weave_page is not None
 
     def links(self, trace_id: str, root_id: str, project: str) -> list[tuple[str, str]]:
-        """Return name and address of a trajectory's pages.
+        """Return name and address of a trajectory's page in each tracker.
 
         Args:
             trace_id: id of its trace, in hex.
@@ -107,7 +107,7 @@ class Trackers:
             trace_id: id of the trace, 32 hex digits.
 
         Raises:
-            ViewerError: MLflow does not have it, or does not answer.
+            ViewerError: MLflow does not have the trace, or does not answer.
         """
         try:
             return str(offered(ADDRESSES, "mlflow")(trace_id))

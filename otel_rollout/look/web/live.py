@@ -1,4 +1,4 @@
-"""Follow a table that is being written: prepare its newest version while an older one serves."""
+"""Follow a table that is being written: prepare its newest version while an older one is shown."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from otel_rollout.table.errors import NoTableError
 PERIOD: Final = 3.0
 """Minimum seconds between two looks for a newer version."""
 _IDLE_RATIO: Final = 2.0
-"""Minimum ratio of the time between two preparations to the time of one. It limits their CPU time."""
+"""Minimum pause between two looks, as a multiple of the last one's duration; limits the CPU time."""
 _logger = logging.getLogger("otel_rollout.web")
 
 
@@ -68,10 +68,10 @@ class Live:
 
     @contextmanager
     def snapshot(self) -> Iterator[Snapshot]:
-        """Yield the newest prepared version, which stays whole meanwhile.
+        """Yield the newest prepared version; it stays open until the block ends.
 
         Raises:
-            NotReadyError: there is none yet.
+            NotReadyError: no version has been prepared yet.
         """
         with self._lock:
             newest = self._newest
@@ -91,7 +91,7 @@ class Live:
             pause = max(self._period, _IDLE_RATIO * (time.monotonic() - began))
 
     def _look(self) -> None:
-        """Prepare the newest version if there is one; keep the older one if it cannot be read."""
+        """Prepare a newer version if there is one; keep the older version if the newer one cannot be read."""
         try:
             version = self.origin.version()
             if self._newest is None or version != self._newest.version:
@@ -117,7 +117,7 @@ class Live:
             self.stop()
 
     def _release(self, snapshot: Snapshot) -> None:
-        """Take a user from a version; close it after the last one."""
+        """Remove one user of a version; close the version after the last user."""
         with self._lock:
             snapshot.users -= 1
             is_unused = not snapshot.users
@@ -126,5 +126,5 @@ class Live:
 
 
 def utc(seconds: float) -> str:
-    """Format a time of Unix time as time of day."""
+    """Format a Unix time in seconds as a time of day in UTC."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%H:%M:%S UTC")

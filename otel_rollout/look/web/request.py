@@ -1,4 +1,4 @@
-"""Hold what a page needs to know about a request, and find the trajectory that its address names."""
+"""Describe the request for a page, and find the trajectory that its address names."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class PendingError(Exception):
 
 
 class ChoiceError(QueryError):
-    """An address names several trajectories, or nothing that there is.
+    """An address names several trajectories, or nothing that exists.
 
     Attributes:
-        choices: text and address of what it may mean.
+        choices: text and address of each page that the address may mean.
         status: HTTP status of the answer: 300 or 404.
     """
 
@@ -56,7 +56,7 @@ class Asked:
         given: the address's parameters.
         snapshot: the version of the table.
         row: the run.
-        links: addresses of other pages; its attributes say what the page shows at its top.
+        links: addresses of other pages; its attributes say what the top of the page shows.
         reports: reports of runs.
         checks: results of runs' checks, which take longer.
         is_live: whether the run is being written.
@@ -87,10 +87,10 @@ class Asked:
         return self.given.get("validate") == "true"
 
     def name(self, parameter: str) -> str:
-        """Return the name of a group or trajectory.
+        """Return the name of a group or trajectory from a parameter of the address.
 
         Raises:
-            QueryError: the address has none.
+            QueryError: the address lacks the parameter.
         """
         if not self.given.get(parameter):
             raise QueryError(f"The address does not say what to show: it lacks the parameter `{parameter}`.")
@@ -99,12 +99,12 @@ class Asked:
     def trajectory(self, parameter: str) -> tuple[Summary, int | None]:
         """Return the trajectory that a parameter names, and the id of its first span.
 
-        The id is None unless the name is that of a trajectory inside another one.
+        The id is None unless the name has the form of ``Trajectory.id``, which a sub-trajectory has, too.
 
         Raises:
             ChoiceError: several trajectories have this name.
             QueryError: there is no such trajectory.
-            ViewerError: the text is no name.
+            ViewerError: the text is no name of a trajectory.
         """
         name = self.name(parameter)
         wanted = reference.parse(name)
@@ -121,7 +121,7 @@ class Asked:
         return found[0], wanted.span
 
     def lists(self) -> list[tuple[str, str | None]]:
-        """Return the list of trajectories of the step that the address names, or of the run."""
+        """Return a link to the list of trajectories of the step that the address names, else of the run."""
         name = self.given.get("name", "")
         validate = self.validate or name.startswith(VALIDATION)
         step = self.given.get("step") or name.removeprefix(f"{VALIDATION}/").partition("/")[0]
@@ -132,7 +132,7 @@ class Asked:
         return [(f"The trajectories of {self.run.name}", self.links.to("/trajectories"))]
 
     def siblings_of(self, summary: Summary) -> list[Summary]:
-        """Return the trajectories of a trajectory's group in their order, with it."""
+        """Return all trajectories of a trajectory's group, in their order."""
         own = f"SELECT group_path FROM trajectories WHERE {equals('trace_id', summary.trace_id)}"  # noqa: S608
         return self._found([self.run.condition, f"group_path IN ({own})"])
 
@@ -143,8 +143,8 @@ class Asked:
         """Let a browser load the page again while the run is live.
 
         Args:
-            by_default: whether it does so unless the address says ``refresh=on``.
-            is_changing: whether the page may change; by default, that the run is live.
+            by_default: whether it does so if the address has no parameter ``refresh``.
+            is_changing: whether the page may change; by default, whether the run is live.
         """
         if not (self.is_live if is_changing is None else is_changing):
             return
@@ -155,14 +155,15 @@ class Asked:
         self.links.refresh_switch = ("stop reloading" if is_on else "reload by itself", address)
 
     def answer(self, answers: Answers, make: Make, patience: float) -> PageAnswer | None:
-        """Return the newest answer of those that take long to make; None if there is none yet."""
+        """Return the newest slow result of the run; None if there is none after ``patience`` seconds."""
         return answers.get(self.run, make, self.snapshot.version, patience)
 
     def answered(self, answers: Answers, kind: str, make: Make, patience: float) -> Any:
-        """Return an answer that takes long to make; say on the page when its version was read.
+        """Return the value of a slow result, and let the page say when its data was read.
 
         Raises:
-            PendingError: it is not there yet.
+            PendingError: the result is not ready after ``patience`` seconds.
+            Exception: what the computation of the result has raised.
         """
         answer = self.answer(answers, make, patience)
         if answer is None:

@@ -1,4 +1,4 @@
-"""Make the pages of a run, each as ``--html`` writes it, with links; and the list of all runs."""
+"""Make the pages of a run, as ``--html`` writes them but with links, and the list of all runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _RUNNING: Final = "running"
 _PATIENCE: Final = 2.0
 """Seconds for which a request waits for a result that takes long."""
 _GLANCE: Final = 0.5
-"""Seconds for which the page of a run waits for the verdict of its health; then it is loaded again."""
+"""Seconds for which a run's page waits for the run's health; without it, the page is reloaded later."""
 
 
 def run(asked: Asked) -> str:
@@ -76,7 +76,10 @@ def group(asked: Asked) -> str:
 
 
 def trajectories(asked: Asked) -> str:
-    """Return the list of trajectories that a form filters. It is not loaded again while somebody types."""
+    """Return the list of trajectories that a form filters.
+
+    By default it does not reload, so that a person can type.
+    """
     asked.refreshed(by_default=False)
     return page_of_trajectories(asked.snapshot, asked.run, Filters(asked.given), asked.links)
 

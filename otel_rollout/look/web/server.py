@@ -21,7 +21,7 @@ _BACKLOG: Final = 128
 
 
 def bound(port: int) -> socket.socket:
-    """Return a socket that is bound to a port of the loopback.
+    """Return a socket that listens at a port of the loopback interface.
 
     Args:
         port: the port; 0 for a free one.
@@ -46,9 +46,9 @@ def serve(live: Live, listening: socket.socket, run: str | None = None) -> None:
     """Serve pages until Ctrl-C or SIGTERM.
 
     Args:
-        live: the versions of the table; it is started.
-        listening: a socket of :func:`bound`.
-        run: id or experiment of the run of an address without a run; by default the newest run.
+        live: the versions of the table, after :meth:`Live.start`.
+        listening: a socket from :func:`bound`.
+        run: id or experiment of the run that is shown for an address without a run; by default the newest.
     """
     import uvicorn
 
@@ -75,7 +75,7 @@ def serve(live: Live, listening: socket.socket, run: str | None = None) -> None:
 HOST: Final = "127.0.0.1"
 """The address that the server listens at."""
 _NAMES: Final = (HOST, "localhost", "[::1]")
-"""Names of the server in a request. A page of another site that resolves to this machine has another one."""
+"""Host names that a request may have. A foreign site that resolves to this machine has another name."""
 _HTTP_PORT: Final = 80
 _METHODS: Final = ("GET", "HEAD")
 MAX_QUERY_BYTES: Final = 8192
@@ -96,7 +96,7 @@ HEADERS: Final = {
 
 
 class Guard:
-    """Refuse requests that no page of this server makes; add the headers to every answer.
+    """Refuses requests that no page of this server makes, and adds the headers to every answer.
 
     Args:
         app: the pages.
@@ -131,7 +131,7 @@ class Guard:
             await PlainTextResponse(f"{sentence}\n", status)(scope, receive, send_with_headers)
 
     def _refusal(self, scope: Scope) -> tuple[int, str] | None:
-        """Return status and sentence of a request that is refused."""
+        """Return status and sentence to refuse a request with; None for a request that is answered."""
         hosts = [value.lower() for name, value in scope["headers"] if name == b"host"]
         if len(hosts) != 1 or hosts[0] not in self._hosts:
             return 403, f"This server answers at http://{HOST}:{self._port} only."

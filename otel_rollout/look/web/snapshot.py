@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 LIVE_SECONDS: Final = 900.0
-"""A run is live for so long after its newest span began. A long model call records nothing."""
+"""Seconds for which a run is live after its newest span began. A long model call records nothing."""
 
 
 @dataclass(frozen=True)
@@ -39,23 +39,23 @@ class RunRow:
     def is_live(self, now: float) -> bool:
         """Return whether the run may have more spans soon.
 
-        A trajectory whose process was killed runs forever, and others write to the same table: only the run's
-        own spans tell.
+        The start of the run's newest span tells. A running trajectory does not: its process may have been
+        killed. A new version of the table does not: other runs may have written it.
         """
         return now - self.newest < LIVE_SECONDS
 
 
 class Snapshot:
-    """The rows of one version of the table. Several threads may ask it.
+    """The rows of one version of the table. Several threads may query it.
 
     Args:
         origin: where the spans are.
-        version: what the origin holds.
+        version: identifies the version; from ``origin.version``.
         now: time of reading, in seconds of Unix time.
 
     Attributes:
         address: address of the table.
-        engine: asks this version.
+        engine: queries this version.
         runs: the runs that have trajectories, the one that began last first.
         users: number of those who use it: requests, and :class:`~otel_rollout.look.web.live.Live` while it is
             the newest one.
@@ -85,15 +85,15 @@ class Snapshot:
         self._resources.close()
 
     def rows(self, sql: str) -> list[dict[str, Any]]:
-        """Return the rows of a query that this package has made."""
+        """Return the rows of a query of this package, which is not checked."""
         return self.engine.dicts(sql)
 
     def row_of(self, given: Mapping[str, str]) -> RunRow:
-        """Return the run that parts of its name tell.
+        """Return the newest run that has the given parts of its name.
 
         Args:
-            given: any of ``run`` (its id), ``project`` and ``experiment``. A run that has these and no others
-                is preferred.
+            given: any of ``run`` (its id), ``project`` and ``experiment``. A run that has these parts and no
+                others is preferred.
 
         Raises:
             QueryError: there is no such run.
@@ -119,7 +119,7 @@ class Snapshot:
         return next(row for row in self.runs if row.run == chosen)
 
     def _prepare_newest(self) -> None:
-        """Keep the rows of the newest run, which most people look at; its pages name problems."""
+        """Keep the rows of the newest run, which most people open; ignore problems, which its pages tell."""
         with suppress(QueryError):
             for row in self.runs[:1]:
                 rows_of(self.engine, row.run)
@@ -145,8 +145,8 @@ class Origin(NamedTuple):
 
     Attributes:
         location: the directory, file or address, for messages.
-        version: returns what differs whenever the origin holds other spans; raises TableError or ViewerError
-            if the table or the files cannot be read.
+        version: returns a value that changes whenever the origin's spans change; raises TableError or
+            ViewerError if the table or the files cannot be read.
         table: returns the context of a table of the spans that the origin holds now.
     """
 
@@ -156,7 +156,7 @@ class Origin(NamedTuple):
 
 
 def table_origin(store: Store) -> Origin:
-    """Return a rollout table, which is read in its newest version."""
+    """Return the origin for a rollout table, whose newest version is read."""
 
     def version() -> Hashable:
         table = store.open()
@@ -167,10 +167,10 @@ def table_origin(store: Store) -> Origin:
 
 
 def spool_origin(open_source: Callable[[], SpoolSource]) -> Origin:
-    """Return segments or a file of OTLP JSON Lines.
+    """Return the origin for segments, or for a file of OTLP JSON Lines.
 
     Args:
-        open_source: returns the files that are there now.
+        open_source: opens the files that exist now.
     """
 
     def version() -> Hashable:

@@ -1,4 +1,4 @@
-"""Show the trajectories of a run that a form's fields describe."""
+"""Make the page that lists a run's trajectories, filtered by a form."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SORTS: Final = {
 }
 """Column, with a minus for descending → its words."""
 PAGE: Final = "page"
-"""Field of the number of a page of the list."""
+"""Name of the field with the number of the list's page."""
 PAGE_ROWS: Final = 100
 MAX_PAGES: Final = 100_000
 MAX_TEXT: Final = 100
@@ -39,7 +39,7 @@ _ORDER: Final = (
 )
 _TRUTH: Final = {"true": True, "false": False}
 _BESIDE: Final = ("trace_id", "path", "state", "reward", "reward_label")
-"""Columns that are shown in a way of their own, or not."""
+"""Columns that the page shows in another way, or not at all."""
 
 
 class Filters:
@@ -64,10 +64,10 @@ class Filters:
         return min(max(int(text), 1), MAX_PAGES) if text.isdecimal() and len(text) < 9 else 1
 
     def conditions(self) -> list[str]:
-        """Return the conditions as SQL.
+        """Return the SQL conditions of the filled fields.
 
         Raises:
-            QueryError: a field cannot be read.
+            QueryError: a field's text is invalid.
         """
         values = {each.argument: self._value(each) for _, each in _LISTING.filters}
         return list(_LISTING.conditions(values).values())
@@ -94,7 +94,7 @@ class Filters:
 
 
 def page_of_trajectories(snapshot: Snapshot, run: Run, given: Filters, links: ServedLinks) -> str:
-    """Return the page of a run's trajectories; a form that cannot be read is a sentence on it."""
+    """Return the page of a run's trajectories; for an invalid field, the page says what is wrong."""
     problem, count = "", 0
     rows: list[dict[str, Any]] = []
     further = tuple(_further(snapshot, run))
@@ -128,7 +128,7 @@ def page_of_trajectories(snapshot: Snapshot, run: Run, given: Filters, links: Se
 
 
 def _further(snapshot: Snapshot, run: Run) -> Iterator[str]:
-    """Yield the columns that few runs fill: those of a trainer, of broken prefixes and of an engine."""
+    """Yield the columns of a trainer, of broken prefixes and of an engine, if the run fills them."""
     marks = {
         "training": f"training WHERE {run.condition} AND has_outcome",
         "first_breaks": f"trajectories WHERE {run.condition} AND broken_turns > 0",
@@ -143,7 +143,7 @@ def _further(snapshot: Snapshot, run: Run) -> Iterator[str]:
 
 
 def _fields(further: Sequence[str], given: Filters) -> Iterator[Filter]:
-    """Yield the fields of the columns that the run has, and those that are filled in."""
+    """Yield the form's fields: those of columns that the run fills, and those that a person has filled in."""
     seldom = {column for view in figures.COLUMNS for column in figures.shown_with(view)}.difference(further)
     for column, each in _LISTING.filters:
         if column not in seldom or given.text(each.argument):
@@ -161,7 +161,7 @@ def _rows(
     )
     if not found:
         return [], snapshot.engine.count(source)
-    whole = figures.trajectories_with([conditions, order, *further])  # of these alone: each view costs
+    whole = figures.trajectories_with([conditions, order, *further])  # for this page only: each view costs
     named = ", ".join(literal(row["trace_id"]) for row in found)
     rows = snapshot.rows(f"SELECT * FROM {whole} WHERE trace_id IN ({named}) ORDER BY {order}")  # noqa: S608
     return rows, found[0]["number"]
@@ -176,7 +176,7 @@ def _columns(rows: Sequence[Mapping[str, Any]]) -> Iterator[ListedColumn]:
 
 
 def _beside(links: ServedLinks, given: Filters, pages: int) -> str | None:
-    """Return the address of a page of the list before or after this one."""
+    """Return the address of the list's page that is ``pages`` after this one; before it if negative."""
     return links.trajectories({**given.given, PAGE: str(given.page + pages)})
 
 

@@ -106,7 +106,7 @@ def _turn(turn: Turn, number: int) -> dict[str, Any]:
 
 
 def _point(found: Divergence) -> dict[str, int | None]:
-    """Return where branches part; the character counts if the replies have texts that differ."""
+    """Return where branches part, counted from 1; the character has a meaning only if the texts differ."""
     return {
         "turn": found.turn + 1,
         "token": None if found.token is None else found.token + 1,

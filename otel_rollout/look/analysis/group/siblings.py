@@ -55,7 +55,7 @@ class Siblings:
     Attributes:
         path: the group's name, such as ``12/7``.
         found: the trajectories that were read.
-        number: the trajectories of the group, more than were read if the group is large.
+        number: number of trajectories in the group; more than were read if the group is large.
         location: the table, spool or server, for a person.
         notes: remarks, such as that an older run is shown.
     """
@@ -83,7 +83,7 @@ class GroupName:
 
     @property
     def path(self) -> str:
-        """The name as the views have it."""
+        """The group's name in the form of the views."""
         return "/".join([*([VALIDATION] if self.validate else []), self.step, self.sample])
 
     @property
@@ -94,7 +94,7 @@ class GroupName:
         return [equals("validate", self.validate), any_of([*of_step, "step IS NULL"]), OF_TRAJECTORY]
 
     def has(self, summary: Summary) -> bool:
-        """Return whether a trajectory is in the group, and not only a part of the trajectory."""
+        """Return whether a whole trajectory is in the group, not only a sub-trajectory of it."""
         return in_one_line(summary.path).startswith(in_one_line(self.path) + "/")
 
 
@@ -114,7 +114,7 @@ def names_in(text: str) -> list[GroupName]:
 
 
 def siblings_in(source: Source, text: str) -> Siblings:
-    """Read a group's siblings: of the newest run that has them, as for ``otel-rollout show``.
+    """Read a group's siblings from the newest run that has the group, as ``otel-rollout show`` does.
 
     Args:
         source: the table, spool, file or MLflow.
@@ -148,7 +148,7 @@ def _in_table(table: TableSource, name: GroupName) -> Siblings | None:
 
 
 def _named(engine: Engine, name: GroupName) -> list[str]:
-    """Return the paths of groups that a list shows as this name."""
+    """Return the recorded paths of groups that lists print as this name."""
     sql = f"SELECT DISTINCT group_path FROM {views.RECORDED}{all_of(name.conditions)}"  # noqa: S608
     paths = (row["group_path"] for row in engine.dicts(sql))
     return sorted(path for path in paths if path and in_one_line(path) == in_one_line(name.path))

@@ -19,7 +19,7 @@ _STATES: Final = {"error": "failed", "running": "running"}
 _BEFORE: Final = 30
 """Characters of a line that are shown before the point where branches part."""
 _MAX_NAMED: Final = 8
-"""Identical siblings that a sentence names."""
+"""Maximum siblings that a sentence names."""
 _NOTHING_RECORDED: Final = "What they said was not recorded: nothing tells the siblings apart."
 _LAST: Final = 2
 """Turns at the end of a branch that are shown if there are too many turns."""
@@ -72,14 +72,14 @@ def _rewards(root: Branch) -> str:
 
 
 def verdict(tree: GroupTree) -> str:
-    """Say where good and bad branch part, which equal siblings differ in reward, and which failed."""
+    """Say where good and bad branch part, which identical siblings differ in reward, and which failed."""
     mixed = [_mixed(leaf) for leaf in tree.mixed]
     said = [] if mixed and tree.contrast is None else [_verdict(tree)]
     return " ".join([*mixed, *said, *_failed(tree)])
 
 
 def _failed(tree: GroupTree) -> Iterator[str]:
-    """Say which siblings failed: a mean of rewards does not cover those without one."""
+    """Yield a sentence about failed siblings, which a mean of rewards may leave out."""
     failed = [each for each in tree.group.found if each.summary.state == "error"]
     if failed:
         named = _first([in_one_line(each.name) for each in failed])
@@ -137,12 +137,12 @@ def heading(branch: Branch) -> str:
 
 
 def marks(sibling: Sibling) -> str:
-    """Say a sibling's reward and whether it failed or still runs."""
+    """Return in words a sibling's reward, and whether the sibling failed or still runs."""
     return " · ".join(filter(None, (rewarded(sibling), state(sibling))))
 
 
 def rewarded(sibling: Sibling) -> str:
-    """Say a sibling's reward."""
+    """Return a sibling's reward in words."""
     value = reward_of(sibling.summary)
     given = formatting.reward(sibling.summary) if value is None else number(value)
     return f"reward {given}" if given else "no reward"
@@ -219,7 +219,7 @@ def lines_of(branch: Branch, parted_at: int | None, limit: int, length: int) -> 
 
 
 def parted_at(branch: Branch) -> int | None:
-    """Return the index in a line from which the parts of a branch differ; None if no line shows it."""
+    """Return the index in a line from which the parts of a branch differ; None if no line shows that."""
     first = [part.turns[0] for part in branch.parts if part.turns]
     if len(first) < 2 or len({(turn.role, turn.name) for turn in first}) > 1:
         return None

@@ -92,7 +92,7 @@ class GroupTree:
         group: the siblings.
         root: the branch of all siblings.
         contrast: what the good branch did differently; None if no two branches have different mean
-            rewards, or identical siblings differ in reward by as much.
+            rewards, or if identical siblings differ in reward by as much or more.
     """
 
     group: Siblings
@@ -106,12 +106,12 @@ class GroupTree:
 
     @property
     def mixed(self) -> list[Branch]:
-        """The identical siblings whose rewards differ."""
+        """The leaves whose identical siblings have different rewards."""
         return [leaf for leaf in self.leaves if len(set(leaf.rewards)) > 1]
 
 
 def tree_of(group: Siblings) -> GroupTree:
-    """Merge the siblings of a group, of which there is at least one."""
+    """Merge the siblings of a group into a tree; the group has at least one."""
     root = _branch(group.found, 0)
     found = _contrast(root)
     tree = GroupTree(group, root, found)
@@ -120,7 +120,7 @@ def tree_of(group: Siblings) -> GroupTree:
 
 
 def _branch(siblings: tuple[Sibling, ...], start: int) -> Branch:
-    """Return the branch of siblings that are equal up to a turn."""
+    """Return the branch of siblings whose first ``start`` turns are equal."""
     end = start
     while True:
         turns = [_turn_at(sibling, end) for sibling in siblings]

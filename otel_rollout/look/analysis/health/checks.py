@@ -1,7 +1,8 @@
 """List the checks of a run, built in and installed by users, and run them.
 
-A user's check is an entry point of one group: a function ``(table: RolloutTable, run: Run) -> Finding |
-Iterable[Finding]``, or the text of a SELECT whose rows are findings.
+A user's check is an entry point of the group ``otel_rollout_health_check``. It is a function ``(table:
+RolloutTable, run: Run) -> Finding | Iterable[Finding]``, or the text of a SELECT that has rows if the run is
+unhealthy.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ from otel_rollout.table.select import QueryError
 
 _GROUP: Final = "otel_rollout_health_check"
 _PLACE: Final = "{run}"
-"""Part of a check in SQL that stands for the condition on run, steps, and training or validation."""
+"""Placeholder in a check in SQL for the condition on run, steps, and training or validation."""
 _MAX_ROWS: Final = 10_000
-"""Rows of a check in SQL that are read."""
+"""Maximum rows that are read of a check in SQL."""
 _TRACE: Final = re.compile(r"[0-9a-f]{32}")
 _logger = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ class Check(NamedTuple):
         name: its name, which ``--only`` and ``--skip`` take.
         answer: returns its finding, or several.
         way: how to observe what it needs; empty if a run may rightly lack that, such as tools.
-        not_in_dump: what no dump says of it; empty if some dump may say enough.
+        not_in_dump: what it needs and no dump says; empty if some dump may say enough.
         is_own: whether a user has installed it.
     """
 
@@ -122,14 +123,14 @@ def chosen(only: Sequence[str] = (), skip: Sequence[str] = (), table: str = "") 
 
 
 def health_of(engine: Engine, run: Run, checks: Iterable[Check], steps: str | None = None) -> Health:
-    """Run checks.
+    """Run checks on a run.
 
     Args:
-        engine: the table.
+        engine: queries the table.
         run: the run.
         checks: the checks, from :func:`chosen`.
-        steps: SQL condition on ``step`` and ``step_text``, of the steps whose faults are findings; all by
-            default. The steps before them are read too, for comparison.
+        steps: SQL condition on ``step`` and ``step_text`` that chooses the steps to judge; all by default.
+            Earlier steps are read too, for comparison.
 
     Raises:
         QueryError: the run has no trajectory in these steps, or the table cannot be read.
@@ -145,7 +146,7 @@ def health_of(engine: Engine, run: Run, checks: Iterable[Check], steps: str | No
 
 
 def _answers(check: Check, scope: Scope) -> Iterator[Finding]:
-    """Yield the findings of a check; a check that raises has observed nothing."""
+    """Yield the findings of a check; the finding of a check that raises is ``unobserved``."""
     try:
         if check.not_in_dump and scope.is_of_dump:
             yield _complete(unobserved(f"A dump does not say {check.not_in_dump}."), check.name)
@@ -177,7 +178,10 @@ def _complete(finding: Finding, name: str) -> Finding:
 
 
 def _with_paths(scope: Scope, findings: Sequence[Finding]) -> Iterator[Finding]:
-    """Yield findings whose evidence is a path; a trace id where ``show`` would take it for another one's."""
+    """Yield findings with paths in place of trace ids as evidence.
+
+    A trace id stays where ``show`` would take the path for another trajectory's.
+    """
     traces = (trace for each in findings for trace in each.evidence if _TRACE.fullmatch(trace))
     paths = paths_of(scope.engine, scope.run, traces)
     for each in findings:
@@ -187,7 +191,7 @@ def _with_paths(scope: Scope, findings: Sequence[Finding]) -> Iterator[Finding]:
 def _answer_of_user(point: EntryPoint, table: str, scope: Scope) -> Finding | Iterable[Finding]:
     """Load and run a user's check.
 
-    It is loaded only here, so that one that cannot be imported harms no other.
+    The check is loaded only here, so that a check that cannot be imported harms no other check.
 
     Raises:
         Exception: whatever a user's function raises.
@@ -211,7 +215,7 @@ def _rows(scope: Scope, sql: str) -> list[dict[str, Any]]:
 
 
 def _of_rows(rows: list[dict[str, Any]]) -> Finding:
-    """Return the finding of the rows of a SELECT: no row is healthy."""
+    """Return the finding for the rows of a SELECT: unhealthy if there are any."""
     if not rows:
         return Finding("healthy", "The SELECT has no row.")
     number = f"{len(rows):,}{' or more' if len(rows) == _MAX_ROWS else ''} row{'s' if len(rows) > 1 else ''}"

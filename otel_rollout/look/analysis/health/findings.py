@@ -1,4 +1,4 @@
-"""Define what a check says: healthy, unhealthy or unobserved, with its reason and evidence."""
+"""Define the result of a check: healthy, unhealthy or unobserved, with a message and evidence."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ORDER: Final = (UNHEALTHY, UNOBSERVED, HEALTHY)
 _KEYS: Final = ("name", "status", "steps", "evidence", "message")
 """Fields of a finding, in the order of its JSON."""
 MAX_EVIDENCE: Final = 10
-"""Trajectories that a finding names at most."""
+"""Maximum trajectories that a finding names."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Finding:
     Attributes:
         status: ``healthy``, ``unhealthy`` or ``unobserved``.
         message: one or two sentences for a person, with numbers.
-        steps: the unhealthy steps; None stands for trajectories without a number of step.
+        steps: the unhealthy steps; None stands for trajectories without a step number.
         evidence: trajectories to look at: a name that ``otel-rollout show`` takes, or a trace id.
         name: the check's name; without it, the name of the entry point.
     """

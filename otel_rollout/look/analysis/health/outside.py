@@ -11,14 +11,14 @@ from otel_rollout.look.conversation.formatting import counted, steps_in_words
 from otel_rollout.table import filters
 
 _NAMED: Final = 3
-"""Scores that a message names at most, for each reason."""
+"""Maximum scores that a message names for each reason."""
 _WHY: Final = {"unknown": "no trajectory has", "ambiguous": "several trajectories have"}
 """Reason → its words."""
 _HINTS: Final = {
     "unknown": " That is no fault if OTEL_TRACES_SAMPLER, a sampler of the application or "
     "OTEL_ROLLOUT_SAMPLE_GROUPS left the trajectory out; OTEL_ROLLOUT_SAMPLE_RATE leaves out the scores, too."
 }
-"""Reason → a cause that is no fault, of which the table knows nothing."""
+"""Reason → sentence about causes that are no fault, and that the table does not show."""
 
 
 def scores(scope: Scope) -> Finding:
@@ -49,7 +49,7 @@ def scores(scope: Scope) -> Finding:
 def operations(scope: Scope) -> Finding:
     """Find steps most of whose trajectories are empty, while operations happened outside of trajectories.
 
-    Where trajectories have operations, those outside are no fault: they may be of a warm-up, or of a judge.
+    If trajectories have operations, other operations outside are no fault: a warm-up or a judge has them.
     """
     outside = operations_outside(scope.run)
     number = scope.engine.count(f"({outside}) AS operations")
@@ -110,7 +110,7 @@ def _of_others(rows: list[dict[str, Any]], others: list[str | None]) -> str:
 
 
 def _said(reason: str, rows: list[dict[str, Any]], validate: bool) -> str:
-    """Return how many identities could not be resolved for a reason, with names of some; nothing for none."""
+    """Return how many identities could not be resolved for a reason, with names of some; empty if none."""
     having = [row for row in rows if row["reason"] == reason]
     if not having:
         return ""
@@ -143,7 +143,7 @@ def _path(row: dict[str, Any], validate: bool) -> str:
 
 
 def _steps(scope: Scope) -> str:
-    """Return the time of each step, its trajectories, and those of them with nothing but root and scores."""
+    """Return SQL for the steps: time, trajectories, and trajectories with nothing but root and scores."""
     return f"""
 SELECT
   root.step, count(*) AS number, count(*) FILTER (WHERE own.trace_id IS NULL) AS bare,

@@ -15,11 +15,11 @@ _STALE: Final = RateLimits(rise=0.05, always=0.5, steady=0.2)
 _NEWEST: Final = "coalesce(policy_version_max, policy_version_min)"
 _NO_VERSION: Final = "No trajectory has `policy_version_min`, the version of the weights that made it."
 _ALLOWED: Final = 2
-"""Versions of lag, beyond twice the usual lag of the run, from which a trajectory is stale."""
+"""Versions of lag that are allowed beyond twice the usual lag of the run."""
 _STUCK: Final = 3
-"""Steps in a row without a new version that are a finding, if the run's versions rise with most steps."""
+"""Minimum steps in a row without a new version for a finding, if versions rise with most steps."""
 _NEVER: Final = 5
-"""Steps of a run without which a version that never rises is no finding."""
+"""Minimum steps of a run for a finding that its version never rises."""
 
 
 def lag(scope: Scope) -> Finding:
@@ -41,7 +41,7 @@ def lag(scope: Scope) -> Finding:
 
 
 def _stuck(newest: dict[int, int], chosen: Container[int | None]) -> list[int]:
-    """Return the chosen steps of the longest row without a new version, if it is too long."""
+    """Return the chosen steps in the longest series without a new version; empty if no series is too long."""
     steps = sorted(newest)
     rises = [newest[step] > newest[before] for before, step in itertools.pairwise(steps)]
     if not any(rises):
@@ -58,7 +58,7 @@ def _stuck(newest: dict[int, int], chosen: Container[int | None]) -> list[int]:
 
 
 def _stale(scope: Scope, known: str) -> Finding:
-    """Find trajectories whose weights are older than the newest that any step up to theirs has seen."""
+    """Find trajectories whose weights are too far behind the newest of their step and all earlier steps."""
     lags = (
         f"(SELECT trace_id, step, max({_NEWEST}) OVER (ORDER BY step) - policy_version_min AS lag, "  # noqa: S608
         f"step - policy_version_min AS lag_by_step FROM {known}) AS lags"

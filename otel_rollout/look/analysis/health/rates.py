@@ -1,9 +1,9 @@
-"""Judge how often something happens per step, against fixed limits and the run's earlier steps, and say it.
+"""Judge how often a fault occurs per step, against fixed limits and the run's earlier steps.
 
-A steady rate is no fault, unless it is so high that most of a step is spoiled. A rise is a fault if it is
-large, and if chance does not explain it. A step of a short run may be too small for that alone. So some steps
-in a row are judged together, if it is known how many groups they have: siblings often fail together, so an
-exact test counts groups.
+A steady rate is no finding, unless it reaches a fixed limit. A rise is a finding if it is large, and if
+chance does not explain it. One step of a short run may be too small to rule out chance. So a few steps in a
+row are also judged together, by an exact test. The test counts groups, because siblings often fail together.
+It needs the number of groups of each step.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from otel_rollout.look.analysis.health.findings import (
 from otel_rollout.look.conversation.formatting import steps_in_words
 
 _BASELINE: Final = 20
-"""Earlier steps without a finding whose share is the usual one."""
+"""Maximum earlier steps without a finding whose share counts as usual."""
 MIN_BASELINE: Final = 2
-"""Earlier steps without which a rise cannot be judged."""
+"""Minimum earlier steps without a finding to judge a rise."""
 _POOLED: Final = 5
-"""Steps whose share together must reach the fixed limit, so that one small step is no finding."""
+"""Maximum steps in a row that are judged together, so that one small step alone is no finding."""
 _LIMIT_SURPRISE: Final = 8.0
-"""Least surprise, in nats, of a share above the fixed limit, if the true share were that of a good run."""
+"""Minimum surprise, in nats, of a share above the fixed limit, compared with a good run."""
 _NEARLY_ALL: Final = 0.9
-"""Share that needs no such surprise: nine of ten are many in a small step too."""
+"""Share from which surprise is not tested: nine of ten are many in a small step too."""
 _CHANCE: Final = 0.005
-"""Probability by chance of the groups of some steps together, above which they are no rise."""
+"""Maximum probability that chance explains a rise of several steps together."""
 _MIN_BAD: Final = 3
-"""Least number of trajectories that make a finding."""
+"""Minimum number of trajectories with a fault for a finding."""
 
 
 class RateLimits(NamedTuple):
@@ -49,8 +49,8 @@ class RateLimits(NamedTuple):
         always: share from which a step is unhealthy, whatever the other steps have.
         steady: share that a good run may have in all its steps.
         factor: least ratio of a rise to the usual share.
-        surprise: least surprise of a rise, in nats, if what is counted were independent. Siblings are not, so
-            it is large.
+        surprise: least surprise of a rise, in nats. It is large, because it is computed as if siblings were
+            independent.
     """
 
     rise: float
@@ -62,15 +62,15 @@ class RateLimits(NamedTuple):
 
 @dataclass(frozen=True)
 class Count:
-    """How many of a step's trajectories have something.
+    """How many of a step's trajectories have a fault.
 
     Attributes:
         step: the step; None for trajectories without one.
-        bad: number of those that have it.
-        of: number of those where it was recorded.
-        evidence: trace ids of some that have it.
-        bad_groups: number of groups with a trajectory that has it.
-        groups: number of groups where it was recorded; 0 if that is unknown.
+        bad: number of trajectories with the fault.
+        of: number of trajectories whose recording tells whether they have the fault.
+        evidence: trace ids of some trajectories with the fault.
+        bad_groups: number of groups with such a trajectory.
+        groups: number of groups whose recording tells; 0 if the number is unknown.
     """
 
     step: int | None
@@ -82,7 +82,7 @@ class Count:
 
     @property
     def share(self) -> float:
-        """Part of the trajectories that have it."""
+        """Share of the trajectories with the fault, from 0 to 1."""
         return self.bad / self.of if self.of else 0.0
 
 
@@ -92,7 +92,7 @@ def counted(rows: Iterable[Mapping[str, Any]], is_bad: Callable[[Mapping[str, An
     Args:
         rows: rows that stand for several trajectories each, with ``step``, ``number``, and ``first`` and
             ``last``, the trace ids of two of them.
-        is_bad: whether those of a row have what is counted.
+        is_bad: returns whether the trajectories of a row have the fault.
     """
     of: Counter[int | None] = Counter()
     bad: Counter[int | None] = Counter()
@@ -110,7 +110,7 @@ class Excess(NamedTuple):
 
     Attributes:
         counts: the counts of the unhealthy steps.
-        usual: the share of the other steps before; None without enough of them.
+        usual: the share in the earlier steps that are healthy; None if there are too few such steps.
     """
 
     counts: list[Count]
@@ -123,7 +123,7 @@ def of_steps(counts: Iterable[Count], steps: Container[int | None]) -> list[Coun
 
 
 def excess(counts: Iterable[Count], limits: RateLimits, steps: Container[int | None]) -> Excess:
-    """Return those of some steps whose share is too high, compared with all steps before them."""
+    """Return which of ``steps`` have too high a share, by fixed limits or compared with earlier steps."""
     ordered = sorted(
         (count for count in counts if count.of), key=lambda count: (count.step is None, count.step)
     )
@@ -147,7 +147,7 @@ def excess(counts: Iterable[Count], limits: RateLimits, steps: Container[int | N
 
 
 def _latest(calm: dict[int, Count], without: Container[int] = ()) -> Sequence[Count]:
-    """Return the latest counts by which the next step is judged, but for those of some places."""
+    """Return the latest counts to judge the next step by, except those at the places in ``without``."""
     counts = (count for place, count in reversed(calm.items()) if place not in without)
     return list(itertools.islice(counts, _BASELINE))
 
@@ -204,12 +204,12 @@ def _is_rise(count: Count, before: Sequence[Count], limits: RateLimits) -> bool:
 
 
 def _reaches(count: Count, before: Sequence[Count], limits: RateLimits) -> bool:
-    """Return whether a share is as large as that of a rise; chance may explain it."""
+    """Return whether a share is large enough for a rise, even if by chance."""
     return count.share >= max(limits.rise, limits.factor * share_of(before))
 
 
 def surprise(share: float, expected: float) -> float:
-    """Return how surprising a share is, in nats per observation: the divergence of two coins."""
+    """Return the Kullback-Leibler divergence of a share from the expected one, in nats per observation."""
     parts = ((share, expected), (1 - share, 1 - expected))
     return sum(part * math.log(part / usual) for part, usual in parts if part > 0)
 
@@ -264,7 +264,7 @@ class Fault(NamedTuple):
 
 
 def judged(counts: Sequence[Count], fault: Fault, steps: Container[int | None], note: str = "") -> Finding:
-    """Return what some steps of a series show, compared with all steps before them.
+    """Return the finding on a fault in some steps, by fixed limits and compared with earlier steps.
 
     Args:
         counts: a count for each step of the run.
@@ -284,7 +284,7 @@ def judged(counts: Sequence[Count], fault: Fault, steps: Container[int | None], 
 
 
 def of_several(*findings: Finding) -> Finding:
-    """Return one finding of several about parts of a run: what is unhealthy, else what is healthy."""
+    """Merge findings on parts of a run: the unhealthy ones, else the healthy ones, else all."""
     order = (UNHEALTHY, HEALTHY, UNOBSERVED)
     status = min((each.status for each in findings), key=order.index)
     chosen = [each for each in findings if each.status == status]
@@ -297,7 +297,7 @@ def of_several(*findings: Finding) -> Finding:
 
 
 def parts(counts: Sequence[Count], of: str) -> str:
-    """Return how many have it, at least one: ``26 of the 53 trajectories with a tool call``."""
+    """Return how many have a fault, at least one: ``26 of the 53 trajectories with a tool call``."""
     bad, number = sum(count.bad for count in counts), sum(count.of for count in counts)
     if number == 1:
         return f"the only {_one(of)}"

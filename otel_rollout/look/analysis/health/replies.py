@@ -1,6 +1,6 @@
-"""Check the model's replies: cut, empty, repetitive, a sibling's, or with special tokens of the template.
+"""Check the model's replies: cut, empty, repetitive, equal to a sibling's, or with special tokens.
 
-Check also that the next turn has them: nobody edits what the model has seen, or encodes it anew.
+Check also the next turn: whether its context was edited, or has other tokens for a reply.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _LISTED: Final = " `otel-rollout list --broken-prefix` names each trajectory, wi
 _MIN_BYTES: Final = 200
 """Least bytes of a trajectory's replies: short right answers are equal without being copies."""
 _MIN_TOKENS: Final = 60
-"""Least tokens of them, where no text was recorded."""
+"""Least tokens of a trajectory's replies, if no text was recorded."""
 _LONG: Final = (
     f"sample_index IS NOT NULL AND (reply_bytes >= {_MIN_BYTES} "
     f"OR (reply_bytes = 0 AND reply_tokens >= {_MIN_TOKENS}))"
@@ -73,7 +73,10 @@ _LONG: Final = (
 _LENGTHS: Final = ("group_path", "own_calls", "reply_bytes", "reply_tokens")
 """Columns in which a copy equals its sibling."""
 _MANY: Final = 1000
-"""From so many trajectories on, a query selects them by another query; by ids, it reads their texts alone."""
+"""Number of trajectories from which on a query selects them by a subquery.
+
+With fewer trajectories, the query lists their ids, and so reads only their texts.
+"""
 
 
 def truncated(scope: Scope) -> Finding:
@@ -98,7 +101,7 @@ def special_tokens(scope: Scope) -> Finding:
 
 
 def edited(scope: Scope) -> Finding:
-    """Find turns of which the next turn's context has another version."""
+    """Find turns whose context was changed in the next turn."""
     return judged(scope.counts_of_sign("has_edited"), _EDITED, scope.steps)
 
 
@@ -122,7 +125,7 @@ def copied(scope: Scope) -> Finding:
 
 
 def _copies(scope: Scope) -> str:
-    """Return the trajectories whose replies equal a sibling's; only those of one length are compared."""
+    """Return SQL for trajectories whose replies equal a sibling's; only equal lengths are compared."""
     lengths = ", ".join(_LENGTHS)
     alike = f"SELECT {lengths} FROM {scope.signs} WHERE {_LONG} GROUP BY {lengths} HAVING count(*) > 1"  # noqa: S608
     is_of = " AND ".join(f"(alike.{name} IS NOT DISTINCT FROM one.{name})" for name in _LENGTHS)

@@ -1,4 +1,4 @@
-"""Check the rewards: missing, constant, without spread in their group, or against the verifier's word."""
+"""Check the rewards: missing, constant, without spread in their group, or contrary to the verifier."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ _NO_SPREAD: Final = Fault(
 _DISAGREEING: Final = RateLimits(rise=0.03, always=0.1, steady=0.02)
 _NO_REWARD: Final = "No trajectory has a score named `reward`."
 _MIN_REWARDS: Final = 8
-"""Rewards of a step without which a constant reward says nothing."""
+"""Minimum rewards to judge whether they are constant."""
 _SURPRISE: Final = 12.0
-"""Least surprise, in nats, of equal rewards: their value is common, and groups may agree by chance."""
+"""Minimum surprise, in nats, of equal rewards: groups may agree on a common value by chance."""
 _MAX_VALUES: Final = 1000
-"""Most frequent rewards that are known as common; the others are rare."""
+"""Number of most frequent rewards that are counted; other rewards count as rare."""
 _MIN_VERDICTS: Final = 4
-"""Right answers, and wrong ones, without which nobody knows which reward is usual for them."""
+"""Minimum right answers, and minimum wrong ones, to know the usual reward of each."""
 _VERDICT_NAMES: Final = (
     "correct", "is_correct", "answer_correct", "acc", "accuracy", "passed", "pass", "success", "solved",
     "verified",
@@ -68,7 +68,7 @@ def missing(scope: Scope) -> Finding:
 
 
 def constant(scope: Scope) -> Finding:
-    """Find steps in which all rewards are equal, although those of other steps say they should not be."""
+    """Find steps in which all rewards are equal, where chance does not explain that."""
     steps = scope.rows(
         "SELECT step, count(*) AS rewards, count(DISTINCT group_path) AS groups, min(reward) AS least, "  # noqa: S608
         f"max(reward) AS greatest, min(trace_id) AS first FROM {scope.trajectories} "
@@ -95,7 +95,7 @@ def constant(scope: Scope) -> Finding:
 
 
 def _constant_steps(scope: Scope, steps: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the steps that belong to a row of steps with one reward that is too long for chance."""
+    """Return the steps of each series with only one reward that is too long for chance."""
     common = {
         row["reward"]: row["n"]
         for row in scope.rows(
@@ -123,7 +123,7 @@ def _constant_steps(scope: Scope, steps: Sequence[dict[str, Any]]) -> list[dict[
 
 
 def groups_without_spread(scope: Scope) -> Finding:
-    """Find steps in which nearly all groups have one reward each."""
+    """Find steps in which too many groups have the same reward for all siblings."""
     counts = scope.counts(
         "SELECT step, min(trace_id) AS trace_id, max(reward) = min(reward) AS is_bad "  # noqa: S608
         f"FROM {scope.trajectories} WHERE reward IS NOT NULL AND group_path IS NOT NULL "
@@ -136,7 +136,7 @@ def groups_without_spread(scope: Scope) -> Finding:
 
 
 def disagrees(scope: Scope) -> Finding:
-    """Find rewards that contradict the verdict of a verifier: a right answer's is low, a wrong one's high."""
+    """Find rewards that contradict a verifier: low ones of right answers, and high ones of wrong answers."""
     rows = scope.rows(
         f"SELECT step, verdict, reward, count(*) AS number, min(trace_id) AS first, max(trace_id) AS last "  # noqa: S608
         f"FROM ({_verdicts(scope)}) AS judged GROUP BY step, verdict, reward "
@@ -163,7 +163,7 @@ def disagrees(scope: Scope) -> Finding:
 
 
 def _against(verdict: str, reward: str) -> Fault:
-    """Return the fault that trajectories have the other verdict's reward; of those with one verdict."""
+    """Return the fault that trajectories with one verdict have the usual reward of the other verdict."""
     return Fault(
         _DISAGREEING,
         f"trajectories that the verifier calls {verdict}",
@@ -190,6 +190,6 @@ GROUP BY run.trace_id, run.step, run.reward HAVING bool_or(given.verdict) = bool
 
 
 def _median(rows: list[dict[str, Any]]) -> float | None:
-    """Return the median reward of rows that stand for several trajectories; None of too few."""
+    """Return the median reward of rows that stand for several trajectories; None for too few."""
     rewards = [row["reward"] for row in rows for _ in range(row["number"])]
     return float(statistics.median_low(rewards)) if len(rewards) >= _MIN_VERDICTS else None

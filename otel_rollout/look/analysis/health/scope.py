@@ -1,4 +1,4 @@
-"""Hold the trajectories and model calls of the checked run, each read from the table once."""
+"""Read the trajectories and spans of the checked run, each from the table once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from otel_rollout.table import filters, views
 from otel_rollout.table.query import Engine
 
 GROUP: Final = "CASE WHEN sample_index IS NOT NULL THEN group_path END"
-"""SQL for the path of a group; null for a trajectory without a dataset row, which is in none."""
+"""SQL for the path of a group; null for a trajectory without a dataset row, which is in no group."""
 _TRAJECTORIES: Final = f"""
 SELECT
   trace_id, step, sample_index, {GROUP} AS group_path, rollout_n, state, seconds, turns, tool_calls,
@@ -25,18 +25,17 @@ FROM finite_rewards"""  # noqa: S608
 
 
 class Scope:
-    """The run that is checked: its training trajectories, or those of validation if it has no others.
+    """The checked trajectories of a run: those of training, or those of validation if there are no others.
 
-    All steps are read, since a step is judged by the others.
+    All steps are read, because a step is compared with the others.
 
     Args:
-        engine: the table.
+        engine: queries the table.
         run: the run.
-        steps: SQL condition on ``step`` and ``step_text``, of the steps whose faults are findings; all by
-            default.
+        steps: SQL condition on ``step`` and ``step_text`` that chooses the steps to judge; all by default.
 
     Attributes:
-        engine: asks the table.
+        engine: queries the table.
     """
 
     def __init__(self, engine: Engine, run: Run, steps: str | None = None) -> None:
@@ -62,7 +61,8 @@ class Scope:
     def condition(self) -> str:
         """SQL condition on the identity's columns: run, and training or validation.
 
-        Of the steps without a number, which findings do not tell apart, only the chosen ones.
+        Findings do not distinguish steps without a number. So of these steps, only the chosen ones meet the
+        condition.
         """
         numbered = f" AND (step IS NOT NULL OR {self._chosen})" if self._chosen else ""
         return f"{self.run.condition} AND {filters.equals('validate', self.validate)}{numbered}"
@@ -74,24 +74,24 @@ class Scope:
 
     @functools.cached_property
     def steps(self) -> frozenset[int | None]:
-        """The steps whose faults are findings."""
+        """The numbers of the steps to judge; None stands for steps without a number."""
         found = self.rows(f"SELECT DISTINCT step FROM roots WHERE {self.chosen}")  # noqa: S608
         return frozenset(row["step"] for row in found)
 
     @property
     def is_judged(self) -> str:
-        """SQL condition on ``step``: it is one of the steps whose faults are findings."""
+        """SQL condition that ``step`` is one of the steps to judge."""
         return filters.equals("step", list(self.steps)) if self._chosen else "true"
 
     def is_said_by(self, found: Finding) -> str:
-        """Return the SQL condition that a message is about a step: one with the fault, else any judged."""
+        """Return the SQL condition that ``step`` is one of a finding's steps, else of the judged steps."""
         return filters.equals("step", found.steps) if found.steps else self.is_judged
 
     def spans_of(self, condition: str = "true") -> str:
         """Return the spans of the run's trajectories, or of some of them, as an SQL source.
 
-        They have step and group of their trajectory: one inside another may have another identity, or not say
-        that it is of validation.
+        Each span has step and group of the trace's root: a sub-trajectory may have another identity, or not
+        say that it is of validation.
 
         Args:
             condition: SQL condition on the trajectory.
@@ -124,7 +124,7 @@ class Scope:
 
     @property
     def is_over(self) -> str:
-        """SQL condition: the step is over. In the newest, scores may follow while a trajectory runs."""
+        """SQL condition that the step is over: the newest step is not, while one of its trajectories runs."""
         return (
             f"(step IS NULL OR step IS DISTINCT FROM (SELECT max(step) FROM {self.trajectories} "  # noqa: S608
             f"WHERE state = 'running' AND step = (SELECT max(step) FROM {self.trajectories})))"
@@ -132,7 +132,7 @@ class Scope:
 
     @functools.cached_property
     def signs(self) -> str:
-        """Name of the table with what the spans of each of the run's trajectories show."""
+        """Name of the table with the signs of faults in the spans of each of the run's trajectories."""
         return self._of_run("sign_rows")
 
     @functools.cached_property
@@ -141,7 +141,7 @@ class Scope:
         return self._of_run("called_tools")
 
     def _of_run(self, view: str) -> str:
-        """Return the name of the table with a view's rows of the run, without computing those of others."""
+        """Return the name of a table with a view's rows of the run; rows of other runs are not computed."""
         if self.engine.is_merged:
             return self._table(view, f"SELECT * FROM {view} WHERE {self.condition}")  # noqa: S608
         tables = {"roots": self._roots}
@@ -162,11 +162,11 @@ class Scope:
         return self.engine.count(f"roots WHERE {self.chosen}")
 
     def rows(self, sql: str) -> list[dict[str, Any]]:
-        """Return the rows of a query, which are few."""
+        """Return the rows of a query that has few rows."""
         return self.engine.dicts(sql)
 
     def counts_of_sign(self, sign: str) -> list[Count]:
-        """Return a count for each step: trajectories with a sign, of those whose sign is known."""
+        """Return a count for each step: trajectories with a sign, among those for which the sign is known."""
         return self.counts(
             f"SELECT trace_id, step, {sign} AS is_bad FROM {self.signs} WHERE {sign} IS NOT NULL"  # noqa: S608
         )
@@ -175,7 +175,8 @@ class Scope:
         """Return a count for each step.
 
         Args:
-            of_trajectories: a SELECT with ``trace_id``, ``step`` and the bool ``is_bad``; a row each.
+            of_trajectories: a SELECT of ``trace_id``, ``step`` and the bool ``is_bad``, one row per
+                trajectory or group.
         """
         rows = self.rows(
             "SELECT step, count(*) AS number, count(*) FILTER (WHERE is_bad) AS bad, "  # noqa: S608

@@ -1,4 +1,4 @@
-"""Look at the texts of replies, batch after batch: loops of repeated text, tool calls that are no JSON."""
+"""Search the texts of replies, batch after batch, for loops of repeated text and unreadable tool calls."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _RECURS: Final = 4
 """Least occurrences of a probe."""
 _WINDOW: Final = 16
 _DISTINCT: Final = 0.5
-"""Part of all windows of 16 characters that are distinct; a repetitive reply has fewer."""
+"""Share of distinct windows among all windows of 16 characters; a repetitive reply has less."""
 _BUDGET: Final = 400 << 20
-"""Bytes of replies that are looked at; of more, evenly spread trajectories are."""
+"""Maximum bytes of replies that are searched; with more, only a sample of trajectories is searched."""
 _PARTS: Final = 1 << 16
 _CALL: Final = "<tool_call>"
 _CALL_END: Final = "</tool_call>"
@@ -40,8 +40,8 @@ class Looked:
 
     Attributes:
         repetitive: the trajectories with a text, and whether a reply is repetitive.
-        calls: the trajectories with a tool call in a text, and whether one is no JSON.
-        note: a sentence on how many trajectories were looked at, if not all, after a space.
+        calls: the trajectories with a tool call in a text, and whether one is unreadable.
+        note: a space, and a sentence on how many trajectories were searched; empty if all were.
     """
 
     repetitive: Marks
@@ -50,14 +50,14 @@ class Looked:
 
 
 def is_repetitive(text: str) -> bool:
-    """Return whether a text consists for the most part of what it repeats."""
+    """Return whether a text consists mostly of repeated text."""
     size = len(text)
     if size < _MIN_LOOP:
         return False
     text = text[-_MAX_CHARACTERS:]
     size = len(text)
     probes = (text[-_PROBE:], text[size // 2 : size // 2 + _PROBE], text[size * 3 // 4 :][:_PROBE])
-    recurring = [text.count(probe) >= _RECURS for probe in probes[:2]]  # two of three must; usually none does
+    recurring = [text.count(probe) >= _RECURS for probe in probes[:2]]  # two of three must recur
     if not any(recurring) or (not all(recurring) and text.count(probes[2]) < _RECURS):
         return False
     windows = size - _WINDOW + 1
@@ -82,7 +82,7 @@ def _is_call(body: str) -> bool:
 
 
 def mark(marks: Marks, trace: str, step: int | None, is_bad: bool) -> None:
-    """Note of a trajectory whether one of its replies has the property."""
+    """Note whether one of a trajectory's replies has the property."""
     marks[trace, step] = is_bad or marks.get((trace, step), False)
 
 
@@ -96,12 +96,12 @@ def counts_of(marks: Marks) -> list[Count]:
 
 
 def look(spans_of: Callable[[str], str], size: int, batches: Callable[[str], Iterator[Any]]) -> Looked:
-    """Look at the replies of a run.
+    """Search the replies of a run for loops and unreadable tool calls.
 
     Args:
         spans_of: returns the SQL source of the spans of the trajectories for which a condition holds.
         size: bytes of all replies.
-        batches: runs a query, and yields its rows.
+        batches: runs a query, and yields its rows in Arrow batches.
     """
     part = min(1.0, _BUDGET / size) if size else 1.0
     chosen, note = "true", ""

@@ -1,4 +1,4 @@
-"""Check the tool calls: those that cannot be parsed, and bursts of one error."""
+"""Check the tool calls for calls that cannot be parsed, and for bursts of one error."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _steady(series: dict[tuple[str, str], list[Count]]) -> str:
 
 
 def _series(scope: Scope) -> dict[tuple[str, str], list[Count]]:
-    """Return tool and error → a count of trajectories for each step, of those that call the tool."""
+    """Return for each tool and error: a count per step of the trajectories that call the tool."""
     called = scope.rows(_counted(scope, "tool_name, step", "is_own"))
     failed = {
         (row["tool_name"], row["error"], row["step"]): row
@@ -98,7 +98,7 @@ def _series(scope: Scope) -> dict[tuple[str, str], list[Count]]:
 
 
 def _counted(scope: Scope, keys: str, condition: str) -> str:
-    """Select the number of trajectories and of their groups; each ``count(DISTINCT …)`` holds much memory."""
+    """Return SQL for the numbers of trajectories and groups; ``count(DISTINCT …)`` would need much memory."""
     of_trajectories = (
         f"SELECT {keys}, trace_id, {_GROUP} AS of_group FROM {scope.tools} "  # noqa: S608
         f"WHERE {condition} GROUP BY {keys}, trace_id, of_group"

@@ -1,4 +1,4 @@
-"""Check the trainer's numbers: against the recorded reward, against the sampler's, and for NaN."""
+"""Check the trainer's numbers for NaN, against recorded rewards, and against the sampler."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from otel_rollout.table.training import DIFFERS, ODD
 
 _NAMES_OF_ODD: Final = "lower(label) IN ('nan', 'inf', '-inf')"
 _NOT_FINITE: Final = f"(isnan(value) OR abs(value) >= {ODD} OR (value IS NULL AND {_NAMES_OF_ODD}))"
-"""Condition on a score; the table keeps what is no finite number as a label."""
+"""SQL condition that a score is not finite; the table stores such a number as a label."""
 _IS_TEXT: Final = f"(value IS NULL AND NOT {_NAMES_OF_ODD})"
 _SAID: Final = "coalesce(label, CAST(value AS VARCHAR))"
 _WHAT: Final = "a number of the trainer is NaN or infinite"
 _NAMED: Final = 3
-"""Values of a score that a message names at most."""
+"""Maximum values of a score that a message names."""
 _MAX_SAID: Final = 40
 """Characters of a value that a message shows."""
 _MEAN: Final = 0.05
 """Mean difference of a trajectory, in nats, above which sampler and trainer disagree."""
 _SHARE: Final = 0.1
-"""Share of tokens above ``LOGPROB_DIFF_LIMIT`` from which on they disagree."""
+"""Share of tokens above ``LOGPROB_DIFF_LIMIT``, above which sampler and trainer disagree."""
 _FACTOR: Final = 4.0
-"""Times the usual mean difference of the run, above which they disagree."""
+"""Multiple of the run's usual mean difference, above which sampler and trainer disagree."""
 _NOISE: Final = 0.01
 """Mean difference, in nats, that is no disagreement even if the run's usual one is smaller."""
 _LIMITS: Final = RateLimits(rise=0.05, always=0.2, steady=0.05, surprise=12.0)
@@ -90,7 +90,7 @@ def not_finite(scope: Scope) -> Finding:
 
 
 def _odd(scope: Scope, known: str, is_text: bool) -> Finding | None:
-    """Find scores that are no finite numbers: texts, or NaN and infinities."""
+    """Find scores that are texts if ``is_text``, else scores that are NaN or infinite; None without any."""
     odd = (
         f"SELECT trace_id, name, left({_SAID}, {_MAX_SAID}) AS said FROM newest_scores "  # noqa: S608
         f"WHERE {filters.equals('name', NUMBERS)} AND {_IS_TEXT if is_text else _NOT_FINITE} "
@@ -119,7 +119,7 @@ def _odd(scope: Scope, known: str, is_text: bool) -> Finding | None:
 
 
 def _parts(counts: list[Count]) -> str:
-    """Return how many of these steps' trajectories have something."""
+    """Return in words how many of the steps' trajectories have the fault."""
     bad, whole = sum(count.bad for count in counts), sum(count.of for count in counts)
     return f"{bad:,} of {whole:,} trajectories ({percent(bad / whole)}) in {steps_said(counts)}"
 
@@ -128,7 +128,7 @@ def _parts(counts: list[Count]) -> str:
 
 
 def sampler_differs(scope: Scope) -> Finding:
-    """Find trajectories whose tokens have other log probabilities in the trainer, and the turn of these."""
+    """Find trajectories whose tokens have other log probabilities in the trainer than in the sampler."""
     compared = f"{scope.training} WHERE mismatch_mean IS NOT NULL OR mismatch_share IS NOT NULL"
     usual = scope.rows(
         f"SELECT count(*) AS number, percentile_cont(0.25) WITHIN GROUP (ORDER BY mismatch_mean) AS usual "  # noqa: S608
@@ -151,7 +151,7 @@ def sampler_differs(scope: Scope) -> Finding:
 
 
 def _where(scope: Scope, found: Finding, bad: str) -> str:
-    """Return the usual and the greatest difference; for a fault, also the turn in which it lies."""
+    """Return the mean and the greatest difference; for a fault, also the turn in which it lies most often."""
     known = f"{scope.training} WHERE mismatch_mean IS NOT NULL AND {scope.is_said_by(found)}"
     sizes = scope.rows(f"SELECT avg(mismatch_mean) AS mean, max(mismatch) AS most FROM {known}")[0]  # noqa: S608
     if sizes["mean"] is None:

@@ -13,7 +13,7 @@ from otel_rollout.table.training import NO_REASON, PASSED_OVER
 
 _NO_WORD: Final = "No score `trained` says which trajectories the loss uses."
 _SURPRISE: Final = 12.0
-"""Least surprise of a rise, in nats. Less chance is in a trainer than in replies."""
+"""Least surprise of a rise, in nats. It is less than for replies, which vary more by chance."""
 _SILENT: Final = Fault(
     RateLimits(rise=0.01, always=0.02, steady=0.002, surprise=_SURPRISE),
     "trajectories that reached the trainer or should have",
@@ -34,13 +34,13 @@ _IS_SILENT: Final = f"reason IN ('{NO_REASON}', '{PASSED_OVER}', '{_SKIPPED_STEP
 _STALE: Final = RateLimits(rise=0.05, always=0.5, steady=0.2, surprise=_SURPRISE)
 _NO_LAG: Final = "No score `policy_lag` says how old the weights were when the trainer learned."
 _ALLOWED: Final = 2
-"""Versions of lag, beyond twice the usual lag of the run, from which a trajectory is stale."""
+"""Versions of lag that are allowed beyond twice the usual lag of the run."""
 _NAMED: Final = 3
-"""Reasons that a message names at most."""
+"""Maximum reasons that a message names."""
 
 
 def left_out(scope: Scope) -> Finding:
-    """Find trajectories that the loss left out: without a word, or too many for a reason."""
+    """Find trajectories that the loss left out: without a reason, or too many with a reason."""
     if not scope.engine.count(f"{scope.training} WHERE trained IS NOT NULL"):
         return unobserved(_NO_WORD)
     silent = scope.counts(
@@ -56,9 +56,9 @@ def left_out(scope: Scope) -> Finding:
 
 
 def _reached(scope: Scope) -> str:
-    """Return the trajectories that the trainer spoke of, or passed over, those of skipped steps too.
+    """Return SQL for the trajectories that reached the trainer, or should have, as in skipped steps.
 
-    A trajectory ``has_one_reward`` if its siblings have the same.
+    The column ``has_one_reward`` says whether all siblings of a trajectory have the same reward.
     """
     return f"""
 SELECT
@@ -74,7 +74,7 @@ WINDOW of_group AS (PARTITION BY group_path)"""  # noqa: S608
 
 
 def _by_reason(scope: Scope, found: Finding) -> str:
-    """Return reasons with their numbers, and the number of whole groups, as sentences after a message."""
+    """Return sentences on the most frequent reasons, and on groups that were left out as a whole."""
     reached = f"({_reached(scope)}) AS reached WHERE {scope.is_said_by(found)}"
     reasons = scope.rows(
         f"SELECT reason, count(*) AS number FROM {reached} AND reason IS NOT NULL "  # noqa: S608
@@ -94,7 +94,7 @@ def _by_reason(scope: Scope, found: Finding) -> str:
 
 
 def stale(scope: Scope) -> Finding:
-    """Find trajectories from which the trainer learned with much newer weights than those that made them."""
+    """Find trajectories whose weights were much older than the trainer's when it learned from them."""
     chosen = f"{scope.training} WHERE lag_source = 'trainer'"
     usual = scope.rows(
         f"SELECT percentile_cont(0.25) WITHIN GROUP (ORDER BY lag) AS usual FROM {chosen}"  # noqa: S608

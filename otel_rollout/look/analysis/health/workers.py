@@ -17,13 +17,13 @@ from otel_rollout.look.analysis.timeline.workers import Worker, names_of, worker
 _FACTOR: Final = 1.5
 """A slow process needs at least this many times the others' time."""
 _ERRORS: Final = 5.0
-"""Standard errors by which it must differ from the others in a step."""
+"""Standard errors by which a slow process must differ from the others in a step."""
 _MIN_CALLS: Final = 10
-"""Calls of a process in a step without which the step says nothing of it."""
+"""Minimum calls of a process in a step to judge the process by the step."""
 _MIN_SECONDS: Final = 0.005
-"""Typical seconds of an operation below which it holds nobody up."""
+"""Minimum typical seconds of an operation: a shorter one holds nobody up."""
 _PART: Final = 0.5
-"""Part of the steps, from the first slow one on, in which a slow process must be slow."""
+"""Minimum share of the steps, from the first slow one on, in which a slow process must be slow."""
 _NAMED: Final = 3
 _Row = tuple[Worker, dict[str, Any]]
 """A process, and the times of an operation in a step as the query has them."""
@@ -43,7 +43,9 @@ GROUP BY name, resource, step"""
 
 @dataclass(frozen=True)
 class _Timing:
-    """The times of an operation in a process and step, as logarithms, which long times do not outweigh.
+    """The times of an operation in one process and step.
+
+    The means are of logarithms, so that a few long calls do not outweigh the others.
 
     Attributes:
         calls: number of calls.
@@ -119,7 +121,7 @@ def _slow_at(operation: str, rows: Sequence[_Row], chosen: Container[int | None]
 
 
 def _timing(rows: Sequence[dict[str, Any]]) -> _Timing:
-    """Return the times of one process, of which a resource each has a row."""
+    """Return the times of one process; each OpenTelemetry resource of the process has a row."""
     sums = (sum(row[name] for row in rows) for name in ("calls", "total", "squares", "durations"))
     calls, total, squares, durations = sums
     mean = total / calls
@@ -128,7 +130,7 @@ def _timing(rows: Sequence[dict[str, Any]]) -> _Timing:
 
 
 def _factor(timing: _Timing, others: list[_Timing]) -> float | None:
-    """Return by how much a process is slower than the others in a step; None if it is not slow."""
+    """Return by which factor a process is slower than the others in a step; None if it is not slow."""
     if not others:
         return None
     usual = statistics.median(each.mean for each in others)

@@ -1,14 +1,14 @@
-"""Compare steps, or two runs: what may be a cause comes before what follows from it, the surprising first.
+"""Compare steps, or two runs: possible causes come before their consequences, the most surprising first.
 
-A figure changes from step to step without a cause. Its noise is the median absolute difference between
-consecutive steps, divided by 0.954, or their upper quartile, divided by 1.627, if that is more. Both are the
-standard deviation of one step if the steps differ by chance. Differences between a step of one side and a
-step of the other do not count. The noise of a step is at least the standard error of a sample of its size, so
-that a run of two steps can be compared. The noise of a side is that of a step divided by the root of its
-number of steps, and at least a hundredth of the figure.
+A figure changes from step to step by chance, too. This noise is told by the absolute differences between
+consecutive steps. The noise of a step is their median divided by 0.954, or their upper quartile divided by
+1.627, whichever is more. If steps differ by chance only, both are the standard deviation of one step.
+Differences between a step of one side and a step of the other do not count. The noise of a step is at least
+the standard error of a sample of its size, so that a run of two steps can be compared. The noise of a side is
+the noise of a step divided by the root of the side's number of steps, and at least a hundredth of the figure.
 
-The groups of a step tell the error of its mean reward better than other steps do, among which are other
-changes. So the noise of steps counts there only if it is more than twice that error.
+The groups of a step tell the error of its mean reward better than other steps do, which may differ for other
+causes. So for the mean reward, the noise of steps counts only if it is more than twice the error from groups.
 
 The surprise is the difference of the two sides, divided by the root of the sum of their squared noises.
 """
@@ -38,13 +38,13 @@ _RELATIVE: Final = 0.01
 _LEAST: Final = 1e-9
 """Least noise of a side."""
 _SWINGING: Final = 2.0
-"""Ratio of the noise of steps to the error that their groups tell, from which on the run swings by itself."""
+"""Ratio of the noise of steps to the error from groups, above which the noise of steps counts, too."""
 _MIN_DIFFERENCES: Final = 3
-"""Differences of consecutive steps from which on their median says something."""
+"""Minimum differences of consecutive steps to tell the noise."""
 _MAX_PARTS: Final = 4
-"""Causes that a change names at most."""
+"""Maximum causes that a change names."""
 _MIN_PART: Final = 0.01
-"""Change of a cause's share from which on it is named."""
+"""Minimum change of a cause's share for the cause to be named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A cause, as a share of what the change counts."""
+    """A cause's share of what a measure counts, on both sides."""
 
     name: str
     before: float
@@ -83,7 +83,7 @@ class RunChange:
         before: the figure before.
         after: the figure after.
         surprise: the difference in units of the noise.
-        is_worse: whether it went where a trainer does not want it; None where either may be right.
+        is_worse: whether the figure moved in the unwanted direction; None if either may be right.
         parts: its causes that changed, the largest change first.
         examples: names of trajectories that show it, for ``otel-rollout show``.
         run: name of their run if it is not the newest, for ``--run``.
@@ -137,10 +137,10 @@ def compare(
     """Compare two sides.
 
     Args:
-        engine: the table.
+        engine: queries the table.
         before: the steps to compare with.
         after: the steps to explain.
-        history: all steps of each run that the sides are of, in order; the noise is theirs.
+        history: all steps, in order, of each run of the two sides; the noise is measured on these steps.
     """
     sides = (before.steps, after.steps)
     found: list[tuple[RunChange, Measure]] = []
@@ -174,7 +174,7 @@ def sides_of_runs(
 
 
 def _is_told(measure: Measure, found: Sequence[tuple[RunChange, Measure]]) -> bool:
-    """Return whether the changes of single tools say what a change of all tools says."""
+    """Return whether changes of single tools already tell the change of a measure of all tools."""
     return any(other.tool and other.name.partition(":")[0] == measure.name for _, other in found)
 
 
@@ -183,7 +183,7 @@ def _change(
     sides: tuple[Sequence[StepReport], Sequence[StepReport]],
     history: Sequence[Sequence[StepReport]],
 ) -> RunChange | None:
-    """Return a figure on both sides; None if a side does not have it, or both have none of it."""
+    """Return the change of a figure; None if a side does not have the figure."""
     values = [[value for step in side if (value := measure.of(step)) is not None] for side in sides]
     if not all(values):
         return None
@@ -206,7 +206,7 @@ def _change(
 
 
 def _pooled(values: Sequence[Value]) -> float:
-    """Return the mean of the steps' figures, weighted by what they count."""
+    """Return the mean of the steps' figures, weighted by their counts."""
     return sum(value.value * value.count for value in values) / sum(value.count for value in values)
 
 
@@ -225,7 +225,7 @@ def _noise(
     sides: Iterable[Sequence[StepReport]],
     history: Sequence[Sequence[StepReport]],
 ) -> float | None:
-    """Return the standard deviation of a step, by the differences of consecutive steps; None with too few."""
+    """Estimate a step's standard deviation from differences of consecutive steps; None with too few."""
     before, after = ({id(step) for step in side} for side in sides)
     differences = []
     for steps in history:
@@ -261,7 +261,8 @@ def _parts(measure: Measure, sides: tuple[Sequence[StepReport], Sequence[StepRep
 def _search(change: RunChange, measure: Measure, before: Side, after: Side) -> Search:
     """Return where to look for trajectories that show a change.
 
-    A share that fell is shown by the trajectories that had it before; a mean by the lowest after.
+    If a share fell, the search is for trajectories that had the property before. If a mean fell, it is for
+    the lowest figures after.
     """
     is_rise = change.after > change.before
     counts = measure.unit == "share" or measure.tool is not None
@@ -286,7 +287,7 @@ class ToolHistory:
     Attributes:
         name: the tool's name; null if none was recorded.
         calls: number of calls.
-        errors: number of failed calls; null if it is unknown of every call.
+        errors: number of failed calls; null if no call tells whether it failed.
         error_types: failed calls by the class of their error, the most frequent first.
         since: name of the step from which on calls fail more often than before, else of the first error.
         steps: the tool's calls in each step; null where it was not called.
@@ -323,7 +324,7 @@ def _history(name: str | None, tools: Sequence[Tool | None], steps: Sequence[Ste
 
 
 def _risen_at(calls: Sequence[int], errors: Sequence[int]) -> int | None:
-    """Return the place that divides the steps best into those with few and those with more errors."""
+    """Return the place of the step from which on errors are more frequent; None if chance explains them."""
     whole, bad = sum(calls), sum(errors)
     if not 0 < bad < whole:
         return None

@@ -11,12 +11,12 @@ from otel_rollout.table.query import Engine
 
 @dataclass(frozen=True, slots=True)
 class StepEngineTime:
-    """What the requests of a step's trajectories took; a time that no request tells is null.
+    """What the requests of a step's trajectories took; a time is null if no request has it.
 
     Attributes:
         trajectories: trajectories with a request.
         requests: requests that the engine has finished and traced.
-        calls_without_request: model calls of these trajectories without one.
+        calls_without_request: model calls of these trajectories without a request.
         queue_seconds: mean seconds of a trajectory in the engine's queue, summed over its requests.
         prefill_seconds: mean seconds of a trajectory in prefill.
         decode_seconds: mean seconds of a trajectory in decode.
@@ -42,7 +42,7 @@ def engine_times_of(engine: Engine, run: Run, condition: str) -> dict[StepKey, S
     """Return the figures of each step that has requests.
 
     Args:
-        engine: the table.
+        engine: queries the table.
         run: the run.
         condition: SQL condition on ``step``, ``step_text`` and ``validate``, to read only some steps.
     """

@@ -1,4 +1,4 @@
-"""Define the figures of a step that curves show, and that two steps or runs are compared by."""
+"""Define the figures of a step, for curves and for comparisons of steps or runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from otel_rollout.look.analysis.report.trainer import Trainer
 from otel_rollout.table.training import DIFFERS
 
 Unit = Literal["number", "share", "seconds"]
-"""What a figure counts: a share is between 0 and 1."""
+"""Unit of a figure; a share is between 0 and 1."""
 _OUTCOMES: Final = ("reward_mean", "groups_without_spread")
 _FOLLOWING: Final = (
     "turns", "reply_tokens", "tokens_in", "tokens_out", "tool_calls", "reward_std", "advantage_magnitude",
@@ -21,7 +21,7 @@ _FOLLOWING: Final = (
 )  # fmt: skip
 """Figures that follow from changes elsewhere: a failing tool makes more turns, and more tokens."""
 Basis = Literal["guess", "sample", "groups"]
-"""What the error of a figure is of."""
+"""What the error of a figure was estimated from; see :class:`Value`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,9 @@ class Value:
     Attributes:
         value: the figure.
         count: number of trajectories, replies or calls that it is the mean of.
-        error: its standard error, as a sample of this size has.
-        basis: what the error is of: a ``guess``, because the spread of what it is the mean of is not known; a
-            ``sample`` whose members are independent; or the differences of ``groups``.
+        error: its standard error, for a sample of this size.
+        basis: what the error was estimated from: a ``guess`` of the unknown spread, a ``sample`` of
+            independent values, or the differences between ``groups``.
     """
 
     value: float
@@ -52,9 +52,9 @@ class Measure:
         unit: what it counts.
         of: returns a step's figure; None if the step has none.
         worse: direction that a trainer does not want; None where either may be right.
-        order: SQL expression on a trajectory's row; the greatest show a high figure.
+        order: SQL expression on a trajectory's row; trajectories with the greatest values show a high figure.
         parts: returns how many of the counted things have each cause.
-        tool: the tool whose calls it counts, which the row of a trajectory does not have.
+        tool: the tool whose calls the figure is of; None for a figure of trajectories.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Measure:
 
 
 def share(count: int | None, whole: int) -> Value | None:
-    """Return a share with its error; the error of no case among a few is not zero."""
+    """Return a share with its error, which is above zero even for a share of 0 or 1."""
     if count is None or not whole:
         return None
     likely = (count + 1) / (whole + 2)
@@ -82,7 +82,7 @@ def share(count: int | None, whole: int) -> Value | None:
 
 
 def mean(value: float | None, count: int, std: float | None = None) -> Value | None:
-    """Return a mean with its error; without a known spread, the values spread as widely as the mean is."""
+    """Return a mean with its error; an unknown standard deviation is taken to be as large as the mean."""
     if value is None or not count:
         return None
     error = (abs(value) if std is None else std) / math.sqrt(count)
@@ -90,14 +90,14 @@ def mean(value: float | None, count: int, std: float | None = None) -> Value | N
 
 
 def _reward(reward: Reward) -> Value | None:
-    """Return the mean reward. Siblings have the same prompt, so that a group says less than its number."""
+    """Return the mean reward, with the error from groups if known: siblings are not independent."""
     if reward.mean is None or reward.mean_error is None:
         return mean(reward.mean, reward.count, reward.std or 0.0)
     return Value(reward.mean, reward.count, reward.mean_error, "groups")
 
 
 def _per(total: int | None, count: int, std: float | None = None) -> _Given:
-    """Return what :func:`mean` takes: the mean of ``count`` values, from their total; None of none."""
+    """Return the arguments of :func:`mean` for the total of ``count`` values; None without values."""
     return None if total is None or not count else total / count, count, std
 
 
@@ -110,18 +110,18 @@ def _tool_causes(step: StepReport) -> dict[str, int]:
 
 
 _Given = tuple[Any, ...] | None
-"""What :func:`share` or :func:`mean` takes; None where a step has no such figure."""
+"""Arguments of :func:`share` or :func:`mean`; None where a step has no such figure."""
 _Of = Callable[["StepReport"], _Given]
 _Causes = Callable[["StepReport"], dict[str, int]]
 
 
 def _share(name: str, label: str, of: _Of, order: str, parts: _Causes | None = None) -> Measure:
-    """Return a measure that is a share: a trainer wants a smaller one."""
+    """Return a measure that is a share; a smaller share is better."""
     return Measure(name, label, "share", _value(share, of), "up", order, parts)
 
 
 def _seconds(name: str, label: str, of: _Of, order: str = "") -> Measure:
-    """Return a measure that is a mean duration: a trainer wants a shorter one."""
+    """Return a measure that is a mean duration; a shorter one is better."""
     return Measure(name, label, "seconds", _value(mean, of), "up", order)
 
 
@@ -143,13 +143,13 @@ def _trainer(of: Callable[[Trainer], _Given]) -> _Of:
 
 
 def _phase(name: str, label: str) -> Measure:
-    """Return the mean time of a trajectory in a phase."""
+    """Return the measure of a trajectory's mean time in a phase."""
     order = f"{name}_seconds"
     return _seconds(f"seconds_{name}", label, lambda step: (getattr(step.seconds, name), _ended(step)), order)
 
 
 def _engine_phase(name: str, label: str) -> Measure:
-    """Return the mean time of a trajectory with requests in a phase of the engine."""
+    """Return the measure of a trajectory's mean time in a phase of the engine."""
     order = f"{name}_seconds"
     return _seconds(f"engine_{name}", label, _engine(lambda of: (getattr(of, order), of.trajectories)), order)
 
@@ -263,7 +263,7 @@ _SHOWN: Final = (
     _seconds("seconds_max", "duration, longest", lambda step: (step.seconds.max, 1)),
     _number("policy_lag_max", "policy lag, greatest", lambda step: (step.policy_lag.max, 1)),
 )
-"""Figures that charts show, and steps are not compared by: the more trajectories, the greater they are."""
+"""Figures of charts only: a maximum grows with the number of trajectories, so it does not compare steps."""
 MEASURES: Final = {measure.name: measure for measure in (*_STEP_MEASURES, *_SHOWN)}
 """Name → measure of a step."""
 
@@ -275,7 +275,7 @@ def values_of(name: str, steps: Iterable[StepReport]) -> list[float | None]:
 
 
 def is_said(values: Sequence[float | None], unit: Unit) -> bool:
-    """Return whether a curve has something to say: not a share of what never happens."""
+    """Return whether a curve is worth showing: a share if ever above 0, another figure if ever known."""
     return any(values) if unit == "share" else any(value is not None for value in values)
 
 
@@ -291,7 +291,7 @@ def _of_tool(name: str) -> Iterator[Measure]:
         return next((tool for tool in step.tools if tool.name == name), Tool(name, 0, 0, {}, None))
 
     def calls(step: StepReport) -> _Given:
-        """Return the calls of a trajectory, which spread as calls that come by chance."""
+        """Return the mean calls of a trajectory, with the standard deviation of a Poisson distribution."""
         number, count = in_step(step).calls, step.trajectories
         return _per(number, count, math.sqrt(number / count) if count else None)
 

@@ -72,9 +72,9 @@ _CHARTS: Final = {
 }  # fmt: skip
 """Title of a chart → legend of each line → the measure that it shows."""
 _MAX_TOOLS: Final = len(_COLOURS)
-"""Tools with a line of their own: those with the most calls."""
+"""Maximum tools with a line of their own: those with the most calls."""
 _MAX_ROWS: Final = 500
-"""Steps in the page's tables: the last."""
+"""Maximum steps in the page's tables: the last ones."""
 
 
 def page_of_report(report: RunReport, links: Links | None = None, health: Health | None = None) -> str:
@@ -133,7 +133,7 @@ def _charts(report: RunReport, links: Links) -> Iterator[Markup]:
 def _rewards(
     training: Sequence[StepReport], validation: Sequence[StepReport], links: Links
 ) -> Iterator[Markup]:
-    """Yield a chart of the mean reward; of rewards with few values, charts of the values' shares."""
+    """Yield a chart of the mean reward, or charts of each reward's share if few different rewards occur."""
     values = sorted(
         {value for step in (*training, *validation) for value in step.reward.values}, reverse=True
     )
@@ -185,7 +185,7 @@ def _lines(
     unit: Unit,
     named: Mapping[str, Sequence[float | None]],
 ) -> Iterator[Markup]:
-    """Yield a chart of the figures that have something to say, unless none has."""
+    """Yield a chart of the figures that are worth showing, if there are any."""
     known = {name: values for name, values in named.items() if is_said(values, unit)}
     if known:
         yield line_chart(
@@ -199,7 +199,7 @@ def _lines(
 
 
 def _shares(step: StepReport, values: Sequence[float], links: Links) -> ChartColumn:
-    """Return the shares of the trajectories with each reward, and without a finite one."""
+    """Return a column with the shares of the trajectories with each reward, and without a finite one."""
     counts = [step.reward.values.get(value, 0) for value in values]
     shares = [count / step.trajectories for count in (*counts, step.trajectories - sum(counts))]
     label = f"{step.step}: {report_text.number(step.reward.mean)}"
@@ -226,7 +226,7 @@ def _point(step: StepReport, value: float | None, links: Links) -> Point:
 
 
 def page_of_health(health: Health, links: Links | None = None) -> str:
-    """Return the page of a run's health: what was found first, then what nobody knows."""
+    """Return the page of a run's health."""
     return render("health.html", links, health=health)
 
 

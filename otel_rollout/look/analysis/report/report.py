@@ -18,18 +18,18 @@ from otel_rollout.table.query import Engine
 _Row = Mapping[str, Any]
 _Rows = Sequence[_Row]
 _MAX_VALUES: Final = 5
-"""Different rewards of a run up to which each is counted."""
+"""Maximum different rewards of a run for each to be counted."""
 _MIN_GROUPS: Final = 10
-"""Groups of a step from which on their differences tell the error of its mean reward."""
+"""Minimum groups of a step to tell the error of its mean reward by their differences."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reward:
-    """The rewards of a step's trajectories; all but the counts are null without a reward.
+    """The rewards of a step's trajectories; without a reward, all fields but the counts are null.
 
     Attributes:
         count: trajectories with a finite reward.
-        missing: ended trajectories to which none was given, neither a number nor a text.
+        missing: ended trajectories without a reward, neither a number nor a text.
         odd: trajectories whose reward is NaN or infinite; no other figure includes them.
         mean: the mean.
         std: the standard deviation of the sample; null with one reward.
@@ -38,8 +38,9 @@ class Reward:
         p50: the median.
         p90: nine tenths of the rewards are at most this.
         max: the greatest.
-        mean_error: standard error of the mean, as the groups differ; null with fewer than ten groups.
-        values: how often each value occurs; empty if the run has more than five.
+        mean_error: standard error of the mean, from the differences between groups; null with fewer than ten
+            groups.
+        values: how often each value occurs; empty if the run has more than five different values.
     """
 
     count: int
@@ -83,7 +84,7 @@ class Seconds:
 
 @dataclass(frozen=True, slots=True)
 class PolicyLag:
-    """How old the weights were, in steps: the step less the version that made the first tokens.
+    """How old the weights were, in steps: the step minus the version that made the first tokens.
 
     Attributes:
         count: training trajectories whose policy version is known.
@@ -105,7 +106,7 @@ class Tool:
     Attributes:
         name: the tool's name; null if none was recorded.
         calls: number of calls.
-        errors: number of failed calls; null if it is unknown of every call.
+        errors: number of failed calls; null if no call tells whether it failed.
         error_types: failed calls by the class of their error.
         seconds_mean: mean duration of a call.
     """
@@ -130,7 +131,7 @@ class StepReport:
         error_types: failed trajectories by the class of their error.
         groups: number of groups.
         groups_compared: groups in which two trajectories or more have a reward.
-        groups_without_spread: groups of these whose rewards are all equal, so that they teach nothing.
+        groups_without_spread: those of ``groups_compared`` whose rewards are all equal, which teach nothing.
         reward: the rewards.
         turns_mean: mean model calls of a trajectory.
         turns_std: their standard deviation; null with one trajectory.
@@ -142,12 +143,12 @@ class StepReport:
         replies_truncated: model calls whose reply was cut by its length.
         tool_calls: calls of tools.
         tool_calls_std: standard deviation of a trajectory's calls of tools; null with one trajectory.
-        tool_errors: failed calls of tools; null if it is unknown of every call.
+        tool_errors: failed calls of tools; null if no call tells whether it failed.
         tools: the calls by tool, the most called first.
-        parse_failures: unparsable calls: spans that tell of a tool call that cannot be parsed.
+        parse_failures: spans that tell of a tool call that cannot be parsed.
         seconds: the durations.
         policy_lag: the age of the weights.
-        trainer: what training made of the trajectories; null if no score says so.
+        trainer: what training made of the trajectories; null without such scores.
         engine: what their requests took in the inference engine; null if no request was recorded.
     """
 
@@ -181,7 +182,7 @@ class StepReport:
 
     @property
     def name(self) -> str:
-        """The beginning of the names of its trajectories: ``12``, ``validation/12``, or ``-``."""
+        """The first part of the step's trajectory names: ``12``, ``validation/12``, or ``-``."""
         step = filters.NO_STEP if self.step is None else self.step
         return f"{'validation/' if self.validate else ''}{step}"
 
@@ -217,7 +218,7 @@ def report_of(engine: Engine, run: Run, condition: str = "true") -> RunReport:
     """Compute the figures of a run's steps.
 
     Args:
-        engine: the table.
+        engine: queries the table.
         run: the run.
         condition: SQL condition on ``step``, ``step_text`` and ``validate``, to compute only some steps.
     """
@@ -246,7 +247,7 @@ def _some(rows: str, condition: str) -> str:
 
 
 def _step(key: StepKey, row: _Row, groups: _Row, errors: _Rows, tools: _Rows, values: _Rows) -> StepReport:
-    """Build a step's report of the rows of the queries."""
+    """Build a step's report from the rows of the queries."""
     return StepReport(
         groups=groups.get("groups", 0),
         groups_compared=groups.get("compared", 0),
@@ -267,7 +268,7 @@ def _step(key: StepKey, row: _Row, groups: _Row, errors: _Rows, tools: _Rows, va
 
 
 def _error(groups: _Row) -> float | None:
-    """Return the standard error of the mean reward of a step's groups; None with few groups."""
+    """Return the standard error of a step's mean reward, from its groups; None with few groups."""
     number = groups.get("rewarded", 0)
     if number < _MIN_GROUPS:
         return None

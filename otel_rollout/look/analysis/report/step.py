@@ -14,7 +14,7 @@ from otel_rollout.table import filters
 from otel_rollout.table.query import Engine
 
 _MAX_TRAJECTORIES: Final = 4000
-"""Trajectories of a step whose groups are listed; a larger step's page says how many are left out."""
+"""Maximum trajectories of a step that its page lists; the page says how many others are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +25,9 @@ class StepGroup:
         path: its name; None for trajectories without a dataset row, which are no group.
         members: the rows of its trajectories in the view ``report_rows``.
         mean: the mean reward; null without one.
-        spread: the greatest reward less the least; null with fewer than two.
+        spread: the greatest reward minus the least; null with fewer than two rewards.
         turns: mean model calls of a trajectory.
-        tool_errors: failed tool calls; None if it is unknown of every call.
+        tool_errors: failed tool calls; None if no call tells whether it failed.
         seconds: duration of its longest trajectory.
     """
 
@@ -99,7 +99,7 @@ def _group(rows: list[dict[str, Any]]) -> StepGroup:
 
 
 def _neighbours(engine: Engine, run: Run, step: filters.Step, validate: bool) -> Sequence[int | None]:
-    """Return the previous and the next step that the run has, of one that is a number."""
+    """Return the run's previous and next step; None and None for a step that is no number."""
     if not isinstance(step, int):
         return None, None
     row = engine.dicts(

@@ -13,18 +13,18 @@ from otel_rollout.look.conversation.formatting import duration, steps_in_words
 from otel_rollout.look.pages.scale import short_number
 
 UNKNOWN: Final = "–"
-"""What stands where nothing was recorded."""
+"""Text of a figure that was not recorded."""
 _NEVER: Final = {
     **dict.fromkeys(("failed", "turns", "tool calls", "unparsable calls"), "0"),
     **dict.fromkeys(("generate", "tool", "reward", "waiting"), "0 s"),
 }
-"""Heading → the cell of a step in which nothing of the kind has happened: a number or a time."""
+"""Heading → the cell of a step in which nothing of the kind happened: a number or a time."""
 _NAMED: Final = 5
-"""Trajectories that a note names at most."""
+"""Maximum trajectories that a note names."""
 _MAX_TOOLS: Final = 12
-"""Tools that are listed: those with the most errors."""
+"""Maximum tools that are listed: those with the most errors."""
 _REASONS: Final = 10
-"""Reasons, or classes of errors, that have a line each; each trajectory may have another reason."""
+"""Maximum reasons, or classes of errors, that have a line each."""
 
 
 def number(value: float | None) -> str:
@@ -42,12 +42,12 @@ def seconds(value: float | None) -> str:
 
 
 def share(part: int | None, whole: int) -> str:
-    """Return a share in percent, or a dash if it is unknown, or of nothing."""
+    """Return a share in percent, or a dash if the part is unknown or the whole is 0."""
     return UNKNOWN if part is None or not whole else percent(part / whole)
 
 
 def percent(value: float) -> str:
-    """Return a share in percent; a small one keeps its first digits."""
+    """Return a share in percent; a share below 10 % has a digit after the point."""
     return f"{100 * value:.{0 if value >= 0.0995 or value == 0 else 1}f} %"
 
 
@@ -75,7 +75,7 @@ def change(given: RunChange) -> str:
 
 
 def once(changes: Sequence[RunChange]) -> list[RunChange]:
-    """Return the changes without those that say again what another one says: the p95 beside the median."""
+    """Return the changes with only the first of a figure's variants, such as median and p95."""
     found: dict[str, RunChange] = {}
     for change in changes:
         found.setdefault(change.label.partition(", ")[0], change)
@@ -105,7 +105,10 @@ def tools(steps: Sequence[StepReport], most: int) -> list[tuple[str, list[str]]]
 
     Args:
         steps: the steps.
-        most: steps, the last ones, that have a column each.
+        most: maximum steps, the last ones, that have a column each.
+
+    Returns:
+        Heading and cells of each column.
     """
     found = histories_of(steps)[:_MAX_TOOLS]
     first = max(0, len(steps) - most)
@@ -164,7 +167,7 @@ def figures(step: StepReport) -> _Row:
 
 
 def times(step: StepReport) -> _Row | None:
-    """Return a step's durations; None without any. The parts are means of a trajectory."""
+    """Return a step's durations, of which the phases are means of a trajectory; None without any."""
     known = step.seconds
     if known.slowest is None:
         return None
@@ -195,7 +198,7 @@ def engine(step: StepReport) -> _Row | None:
 
 
 def trainer(step: StepReport) -> _Row | None:
-    """Return what training made of a step; None if no score says so."""
+    """Return what training made of a step's trajectories; None without such scores."""
     known = step.trainer
     if known is None:
         return None
@@ -223,7 +226,7 @@ _KINDS: Final[tuple[tuple[str, str, Callable[[StepReport], _Row | None]], ...]] 
     (ENGINE_TITLE, "engine, ", engine),
     ("what training made of them", "trainer, ", trainer),
 )
-"""Title of a table, beginning of a fact's name, and a step's row."""
+"""Title of each table, prefix of the names of its facts, and function that returns a step's row."""
 
 
 class StepTable(NamedTuple):
@@ -241,7 +244,7 @@ class StepTable(NamedTuple):
 
 
 def tables(steps: Sequence[StepReport]) -> Iterator[StepTable]:
-    """Yield the tables that steps have figures for, with the columns that have something to say."""
+    """Yield the tables for which steps have figures, without columns of nothing but zeros or unknowns."""
     for title, _, row_of in _KINDS:
         rows = [(step, row) for step in steps if (row := row_of(step))]
         columns = [(heading, [row[heading] for _, row in rows]) for heading in (rows[0][1] if rows else ())]
@@ -252,7 +255,7 @@ def tables(steps: Sequence[StepReport]) -> Iterator[StepTable]:
 
 
 def trainer_notes(steps: Sequence[StepReport]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield what a person must know of the training of steps, with names of trajectories to look at."""
+    """Yield notes on the training of steps, each with names of trajectories to look at."""
     found = [(step, step.trainer) for step in steps if step.trainer]
     differing = [(step, known) for step, known in found if known.rewards_differing]
     if differing:
@@ -290,7 +293,7 @@ def _in(steps: Iterable[StepReport]) -> str:
 
 
 def facts(step: StepReport) -> Iterator[tuple[str, str]]:
-    """Yield what a step's page says below its heading, as names and values."""
+    """Yield name and value of each fact below the heading of a step's page."""
     for _, beginning, row_of in _KINDS:
         for name, value in (row_of(step) or {}).items():
             if name != LONGEST:

@@ -1,4 +1,4 @@
-"""Compute what training made of each step's trajectories: its part in the loss, reward, lag and mismatch."""
+"""Compute what training made of each step's trajectories: their use in the loss, rewards, lag, mismatch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from otel_rollout.table.query import Engine
 from otel_rollout.table.training import DIFFERS
 
 _NAMED: Final = 3
-"""Trajectories of a step that are named for their rewards: those that differ most."""
+"""Maximum trajectories of a step that are named: those whose two rewards differ most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,23 +20,24 @@ class Trainer:
     """What training made of a step's trajectories; a figure without scores is null.
 
     Attributes:
-        known: trajectories of which the trainer says whether the loss uses them, or that it passed over.
-        trained: those that the loss uses.
+        known: trajectories for which it is known whether the loss uses them: by a score of the trainer, or
+            because the trainer scored only others of the step.
+        trained: trajectories that the loss uses.
         filtered: trajectories that the loss does not use, by reason.
         tokens: tokens that the loss counts.
         advantages: trajectories with a finite advantage.
         advantage_magnitude: mean magnitude of the advantage.
-        rewards_compared: trajectories with the reward that was trained on, and a recorded one.
-        rewards_differing: those of them in which the two differ, a KL penalty taken into account.
+        rewards_compared: trajectories with both the reward that was trained on and a recorded reward.
+        rewards_differing: trajectories in which these two differ, beyond a KL penalty.
         reward_mean: mean of the rewards that were trained on.
-        reward_difference: the largest difference of the two.
+        reward_difference: the largest difference of the two rewards.
         differing: names of the trajectories with the largest differences.
         lags: trajectories with a known policy lag.
         lag_mean: their mean lag, in versions.
         lag_max: the greatest.
-        lag_source: ``trainer``, or ``step`` where the lag is the step less the version of the first tokens.
-        mismatches: trajectories of which sampler and trainer were compared.
-        mismatch_mean: mean difference of the sampler's and the trainer's log probabilities.
+        lag_source: ``trainer``, or ``step`` if the lag is the step minus the version of the first tokens.
+        mismatches: trajectories for which sampler and trainer were compared.
+        mismatch_mean: mean difference of the sampler's and the trainer's log probabilities, in nats.
         mismatch_max: the largest difference of a token.
         mismatch_trajectory: name of the trajectory with this token.
         mismatch_turn: the model turn of the token, from 1.
@@ -72,7 +73,7 @@ def trainers_of(engine: Engine, rows: str) -> dict[StepKey, Trainer]:
     """Return the figures of each step that a trainer has scored.
 
     Args:
-        engine: the table.
+        engine: queries the table.
         rows: SQL source of rows from :func:`otel_rollout.look.analysis.run_choice.rows_of`, all or some.
     """
 

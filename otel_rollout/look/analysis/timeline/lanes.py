@@ -1,4 +1,4 @@
-"""Read the spans of trajectories, and divide the time of each into phases."""
+"""Read the spans of trajectories, and divide each trajectory's time into phases."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ERROR: Final = "error"
 _MAX_TEXT: Final = 200
 """Characters of a name or error that are read."""
 _TRACE_DIGITS: Final = 8
-"""Digits of a trace id that tell apart two trajectories with one path."""
+"""Digits of a trace id that distinguish trajectories with the same path."""
 _COLUMNS: Final = (
     "span.trace_id, span.span_id, span.parent_span_id, span.kind, span.start_ns, span.duration_ns, "
     f"left(span.name, {_MAX_TEXT}) AS name, left(tool_name, {_MAX_TEXT}) AS tool_name, span.status, "
@@ -50,7 +50,7 @@ class TimedSpan(NamedTuple):
         tokens_in: tokens that the model received.
         tokens_out: tokens that the model returned.
         worker: the process that recorded it; None if unknown.
-        is_engine_phase: whether it says what an engine did for a request: queue, prefill or decode.
+        is_engine_phase: whether it is a phase of an engine's request: queue, prefill or decode.
     """
 
     span_id: str
@@ -71,7 +71,7 @@ class Name(NamedTuple):
 
     Attributes:
         path: its path, such as ``12/7/3``, with digits of the trace id if several have this path.
-        reference: what names it alone: its path, or the trace id.
+        reference: its unique name: the path, or the trace id if several have this path.
     """
 
     path: str
@@ -80,15 +80,15 @@ class Name(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """The time of one trajectory: until its root ends, and the reward functions that run after that.
+    """The time of one trajectory: from its root's start to its root's end, or to the end of a later reward.
 
     Attributes:
         trace_id: id of its trace.
         name: its name.
         state: ``ok``, ``error`` or ``running``.
         start: nanoseconds.
-        end: nanoseconds; of a running trajectory the newest time that is known in its step.
-        segments: its phases, those of model calls divided into engine phases where these are known.
+        end: nanoseconds; for a running trajectory, the newest time that is known in its step.
+        segments: its phases; model calls are divided into engine phases where these are known.
         spans: its spans, by start.
         outside: number of calls that lie partly outside of the trajectory's time.
         worker: the process that recorded the trajectory; None if unknown.
@@ -113,10 +113,11 @@ class Lane:
 def lanes_of(engine: Engine, run: Run, step: filters.Step, validate: bool) -> list[Lane]:
     """Return the trajectories of a step, by start.
 
-    Only rows of the step are read, and those of other libraries in its time, which name no step.
+    Only two kinds of rows are read: those of the step, and those of other libraries in the step's time, which
+    name no step.
 
     Args:
-        engine: the table.
+        engine: queries the table.
         run: the run.
         step: the step.
         validate: whether the step is of validation.
@@ -137,7 +138,7 @@ def lanes_of(engine: Engine, run: Run, step: filters.Step, validate: bool) -> li
     narrowed = engine.narrowed(f"({' AND '.join(conditions)}) OR ({beside})")
     rooted = {row["trace_id"] for row in narrowed.dicts("SELECT trace_id FROM spans WHERE is_root")}
     roots = [row for row in _roots(narrowed) if row["run_id"] == run.run_id]
-    # Only a part of a trajectory names this step if the root is of another one.
+    # If a trajectory's root is in another step, only a sub-trajectory names this step.
     rootless = [row["trace_id"] for row in roots if row["trace_id"] not in rooted]
     named = filters.all_of(["is_root", filters.equals("trace_id", rootless)])
     elsewhere = {row["trace_id"] for row in engine.dicts(f"SELECT trace_id FROM recorded_spans{named}")}  # noqa: S608
@@ -145,7 +146,7 @@ def lanes_of(engine: Engine, run: Run, step: filters.Step, validate: bool) -> li
 
 
 def lanes_in(narrowed: Engine) -> list[Lane]:
-    """Return the trajectories among rows, by start."""
+    """Return the trajectories in the rows that an engine reads, by start."""
     return _lanes(narrowed, _roots(narrowed))
 
 
@@ -154,7 +155,7 @@ def _roots(narrowed: Engine) -> list[dict[str, Any]]:
 
 
 def _lanes(narrowed: Engine, roots: Sequence[Row]) -> list[Lane]:
-    """Return the lanes of trajectories, by start; one whose spans take no time is left out."""
+    """Return the lanes of trajectories, by start; trajectories without timed spans are left out."""
     rows = _by_trace(narrowed, f"SELECT {_COLUMNS} FROM {_SPANS} ORDER BY span.start_ns, span.span_id")  # noqa: S608
     parts = _by_trace(
         narrowed, "SELECT trace_id, start_ns, end_ns, phase, name FROM segments ORDER BY start_ns"
@@ -187,14 +188,14 @@ def _name(path: str, trace_id: str, is_shared: bool) -> Name:
 def _lane_of(
     name: Name, root: Row, parts: Sequence[Segment], spans: Sequence[TimedSpan], horizon: int
 ) -> Lane:
-    """Return the time of a trajectory.
+    """Return the lane of a trajectory.
 
     Args:
         name: its name.
         root: its row in view ``roots``.
         parts: the time of its calls, as view ``segments`` has it.
         spans: its spans that take time, at least one.
-        horizon: the newest time that is known, until which a running trajectory runs.
+        horizon: the newest time that is known: the end of a running trajectory.
     """
     spans = sorted(spans, key=lambda span: (span.start, -span.end))
     engine = parts_of(EnginePart(span.start, span.end, span.name) for span in spans if span.is_engine_phase)

@@ -23,11 +23,11 @@ from otel_rollout.look.analysis.timeline.timeline import Timeline
 from otel_rollout.look.pages.rendering import Links, render
 
 _MAX_LANES: Final = 160
-"""Lanes that a page draws."""
+"""Maximum lanes that a page draws."""
 _LAST_LANES: Final = 60
-"""Of these, lanes of the trajectories that ended last; the others are a sample."""
+"""Lanes of the trajectories that ended last, if there are too many; the other lanes are a sample."""
 _MAX_ROWS: Final = 20
-"""Tools and processes that a page lists."""
+"""Maximum tools, and maximum processes, that a page lists."""
 _LANE_HEIGHT: Final = 12
 _BAR_HEIGHT: Final = 9
 _CHART_HEIGHT: Final = 120.0
@@ -56,7 +56,7 @@ def page_of_timeline(timeline: Timeline, links: Links | None = None) -> str:
 
 
 def _concurrency(timeline: Timeline) -> Iterator[tuple[str, str]]:
-    """Yield each of ``DRAWN`` with the path of its columns, which stand on those before."""
+    """Yield each of ``DRAWN`` with the SVG path of its columns, stacked on those of the phases before."""
     width, scale = WIDTH / MOMENTS, _CHART_HEIGHT / max(timeline.peak, 1)
     below = [0.0] * len(timeline.moments)
     for place, phase in enumerate(DRAWN):
@@ -83,7 +83,7 @@ def _chosen(timeline: Timeline) -> list[Lane]:
 def _drawn_lanes(
     timeline: Timeline, lanes: Sequence[Lane], end: int
 ) -> Iterator[tuple[Lane, int, Sequence[tuple[str, str]]]]:
-    """Yield each lane with its place, and the path of each of ``DRAWN`` that occurs in it."""
+    """Yield each lane with its y coordinate, and the SVG path of each of ``DRAWN`` that occurs in it."""
     for index, lane in enumerate(lanes):
         y = index * _LANE_HEIGHT + 1
         boxes = boxes_of(lane.segments, timeline.start, end)

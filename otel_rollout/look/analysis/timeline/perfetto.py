@@ -1,9 +1,9 @@
 """Write a step's spans as a trace in Chrome's trace-event format (JSON), which Perfetto opens.
 
-Format: "Trace Event Format" of the Chromium project; the events that are used are ``M`` (metadata), ``X``
-(slice) and ``C`` (counter). Times are whole microseconds since the first span. A slice is inside another one
-of its thread, or apart from it: slices that partly overlap would be drawn wrong. So a call beside other calls
-of its trajectory is in a further thread of the trajectory.
+The Chromium project calls the format "Trace Event Format". This module writes the events ``M`` (metadata),
+``X`` (slice) and ``C`` (counter). Times are whole microseconds since the first span. Two slices of a thread
+are nested or apart, because slices that partly overlap would be drawn wrong. So a call that overlaps other
+calls of its trajectory goes into a further thread of the trajectory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from otel_rollout.look.analysis.timeline.phases import OF_KIND
 from otel_rollout.look.analysis.timeline.timeline import Timeline
 
 _STEP_PID: Final = 1
-"""Process id that stands for the step: it has the counters, and trajectories whose process is unknown."""
+"""Process id of the step: for the counters, and for trajectories whose process is unknown."""
 _COLOURS: Final = {
     "generate": "thread_state_running",
     "tool": "thread_state_iowait",
@@ -64,7 +64,7 @@ def write(timeline: Timeline, path: Path) -> None:
 
 
 def events_of(timeline: Timeline) -> Iterator[_Event]:
-    """Yield the events of a step: its processes, its counter, and a trajectory after another."""
+    """Yield the events of a step: its processes, its counter, and then trajectory by trajectory."""
     origin = min(min(span.start for span in lane.spans) for lane in timeline.lanes)
     workers = dict.fromkeys(lane.worker for lane in timeline.lanes if lane.worker)
     pids = {worker: pid for pid, worker in enumerate(workers, start=_STEP_PID + 1)}
@@ -72,7 +72,7 @@ def events_of(timeline: Timeline) -> Iterator[_Event]:
     for worker, pid in pids.items():
         yield from _process(pid, timeline.worker_names[worker])
     yield from _counters(timeline.lanes, origin)
-    first = len(pids) + _STEP_PID + 1  # no thread has the id of a process: it would be its main thread
+    first = len(pids) + _STEP_PID + 1  # a thread with the id of a process would be its main thread
     for lane in timeline.lanes:
         pid = pids[lane.worker] if lane.worker else _STEP_PID
         placed = placed_in(lane)
@@ -91,8 +91,8 @@ def events_of(timeline: Timeline) -> Iterator[_Event]:
 def placed_in(lane: Lane) -> list[tuple[TimedSpan, int]]:
     """Return each span with the number of its thread: slices of a thread are nested or apart.
 
-    A span is in the thread of the span around it, if it ends before that one and runs beside no other; else
-    in the first thread that is free. A span whose parent is unknown counts as one below the root.
+    A span is in its parent's thread, if it ends no later than its parent and overlaps no other span there.
+    Otherwise it is in the first free thread. If a span's parent is unknown, the root counts as its parent.
     """
     stacks: list[list[TimedSpan]] = []
     busy: list[tuple[int, int]] = []
@@ -118,7 +118,7 @@ def placed_in(lane: Lane) -> list[tuple[TimedSpan, int]]:
 
 
 def _is_inside(span: TimedSpan, parent: str | None, stack: list[TimedSpan]) -> bool:
-    """Return whether a span can be drawn inside the slice of its parent, with nothing beside it."""
+    """Return whether a span can be drawn inside its parent's slice without overlapping another slice."""
     while stack and stack[-1].end <= span.start:
         stack.pop()
     return bool(stack) and stack[-1].span_id == parent and span.end <= stack[-1].end

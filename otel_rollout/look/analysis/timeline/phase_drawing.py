@@ -23,12 +23,12 @@ from otel_rollout.look.pages.scale import ticks
 from otel_rollout.table.query import Engine
 
 WIDTH: Final = 1000.0
-"""Units of a drawing from the first time to the last."""
+"""Width of a drawing, in its units."""
 _MAX_BOXES: Final = 250
-"""Boxes of a trajectory; of more segments each box shows what lasts longest in it."""
+"""Maximum boxes of a trajectory; with more segments, a box shows the phase that lasts longest in it."""
 _MINUTE: Final = 60
 _TICK_COUNT: Final = 8
-"""Ticks of an axis, about."""
+"""Approximate number of an axis' ticks."""
 
 
 class Box(NamedTuple):
@@ -37,7 +37,7 @@ class Box(NamedTuple):
     Attributes:
         x: its left edge, in units of the drawing.
         width: its width.
-        phase: which of ``DRAWN`` it shows.
+        phase: the phase or engine phase that it shows, one of ``DRAWN``.
         segment: the segment that it shows; None if it stands for several.
     """
 
@@ -91,7 +91,7 @@ def _label(seconds: float) -> str:
 
 
 def _longest(segments: Sequence[Segment], start: int, end: int) -> Iterator[tuple[int, int, str]]:
-    """Yield parts of equal length with what lasts longest in each."""
+    """Yield start, end and longest phase of parts of equal length."""
     bounds = [start + (end - start) * place // _MAX_BOXES for place in range(_MAX_BOXES + 1)]
     sums = shown_in_parts(segments, start, end, _MAX_BOXES)
     for (left, right), shown in zip(pairwise(bounds), sums, strict=True):
@@ -102,11 +102,11 @@ def _longest(segments: Sequence[Segment], start: int, end: int) -> Iterator[tupl
 
 
 _ALONE: Final = {WAITING: "outside of any call", UNRECORDED: "not recorded yet"}
-"""Phases without a call: what is written for the call's name."""
+"""Phase without a call → text in place of the call's name."""
 
 
 class Total(NamedTuple):
-    """The time in a phase or engine phase: its style, its name, and the sum as text."""
+    """The total time in a phase or engine phase: the phase, its name in the legend, and the time as text."""
 
     phase: str
     name: str
@@ -118,7 +118,8 @@ class TimeBar:
     """The time of one trajectory, from its start to its end.
 
     Attributes:
-        boxes: the boxes, from left to right, without a gap, and what happened in each: how long and when.
+        boxes: the boxes, from left to right without a gap, each with a text: what happened, how long and
+            when.
         totals: the phases and engine phases that occur.
         ticks: ticks of the time axis.
         has_engine: whether the time of model calls is divided into engine phases.
@@ -134,7 +135,7 @@ def time_bar_of(narrowed: Engine) -> TimeBar | None:
     """Return the bar of a trajectory's time; None if no span takes time.
 
     Args:
-        narrowed: the rows of its spans.
+        narrowed: queries the rows of its spans.
     """
     lane = next(iter(lanes_in(narrowed)), None)
     if lane is None or lane.end <= lane.start:
@@ -160,14 +161,14 @@ def totals_of(lanes: Iterable[Lane], in_words: Callable[[int], str]) -> Iterator
 
 
 def _name(shown: str, has_engine: bool) -> str:
-    """Return what the legend calls a phase; the parts of model calls, if the engine's are known."""
+    """Return a phase's name in the legend; engine phases are named as parts of phase ``generate``."""
     if shown in ENGINE_PHASES:
         return f"{GENERATE}, {shown}"
     return f"{GENERATE}, {OUTSIDE_ENGINE}" if shown == GENERATE and has_engine else shown
 
 
 def _title(shown: str, segment: Segment | None, start: int) -> str:
-    """Return what a box shows."""
+    """Return the text for a box: its phase, and if it shows one segment, how long and when."""
     if segment is None:
         return f"mostly {shown}"
     what = _ALONE.get(segment.phase) or " ".join(filter(None, (segment.phase, segment.name, segment.engine)))

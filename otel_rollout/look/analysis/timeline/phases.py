@@ -1,4 +1,4 @@
-"""Divide a trajectory's time into phases, and that of model calls by what the engine did."""
+"""Divide a trajectory's time into phases, and the time of model calls into engine phases."""
 
 from __future__ import annotations
 
@@ -30,8 +30,10 @@ ENGINE_PHASES: Final = engine_phases.PHASES
 DRAWN: Final[tuple[str, ...]] = (GENERATE, *ENGINE_PHASES, *(phase for phase in PHASES if phase != GENERATE))
 """Everything that a drawing shows, in the order in which a person reads it: phases, and engine phases."""
 _FURTHEST: Final = tuple(reversed(ENGINE_PHASES))
-"""Of requests that run at once, the one that has come furthest counts: a trajectory waits in the queue only
-while none of its requests is computed."""
+"""Engine phases by precedence: of simultaneous requests, the one in the latest phase counts.
+
+So a trajectory waits in the queue only while none of its requests is computed.
+"""
 
 
 class Segment(NamedTuple):
@@ -41,9 +43,9 @@ class Segment(NamedTuple):
         start: nanoseconds.
         end: nanoseconds, greater than ``start``.
         phase: the phase.
-        name: name of the call that decided it; empty while none ran.
+        name: name of the call that decided the phase; empty while no call ran.
         engine: what an inference engine did for the model call: ``queue``, ``prefill`` or ``decode``; empty
-            where no engine's span says so.
+            if unknown.
     """
 
     start: int
@@ -64,10 +66,10 @@ def filled(
     """Return the segments of a trajectory, in order, without a gap between them.
 
     Args:
-        parts: the time of its calls, as view ``segments`` has it: in order, without overlap.
+        parts: the time of its calls from the view ``segments``: in order, without overlap.
         start: start of the trajectory, in nanoseconds.
         end: its end.
-        recorded_until: end of the last span of a trajectory that still runs; what follows is unrecorded.
+        recorded_until: end of the last span of a running trajectory; the time after it is unrecorded.
     """
     known_end = end if recorded_until is None else min(max(recorded_until, start), end)
     segments, until = [], start
@@ -86,7 +88,7 @@ def between(segments: Iterable[Segment], start: int, end: int) -> Iterator[Segme
 
 
 def _joined(segments: Iterable[Segment]) -> list[Segment]:
-    """Join neighbours of one phase and name."""
+    """Join neighbouring segments with the same phase and name."""
     found: list[Segment] = []
     for segment in segments:
         if found and (found[-1].phase, found[-1].name) == (segment.phase, segment.name):
@@ -132,7 +134,7 @@ def parts_of(phases: Iterable[EnginePart]) -> list[EnginePart]:
 
 
 def divided(segments: Sequence[Segment], parts: Sequence[EnginePart]) -> Iterator[Segment]:
-    """Yield the segments of a trajectory, those of model calls divided by the parts of the engine's time."""
+    """Yield the segments of a trajectory, with model calls divided into engine phases."""
     ends = [part.end for part in parts]
     for segment in segments:
         if segment.phase != GENERATE or not parts:

@@ -19,9 +19,9 @@ from otel_rollout.look.analysis.timeline.phases import (
 )
 
 OUTSIDE_ENGINE: Final = "outside the engine"
-"""Name of the time of model calls that is in no engine phase: of client, network, the engine's front end."""
+"""Name of a model call's time in no engine phase: in client, network and the engine's front end."""
 MOMENTS: Final = 60
-"""Parts of the wall time for which the number of running trajectories is known."""
+"""Number of equal parts of the wall time, for each of which the running trajectories are counted."""
 
 
 class PhaseTime(NamedTuple):
@@ -32,8 +32,8 @@ class PhaseTime(NamedTuple):
         name: the tool, or the engine phase; empty for a phase as a whole.
         seconds: seconds, summed over the trajectories.
         share: part of the sum of all trajectories' time.
-        at_once: trajectories in it on average over the wall time.
-        wall_seconds: wall time during which at least one trajectory was in it.
+        at_once: number of trajectories in the phase, on average over the wall time.
+        wall_seconds: wall time during which at least one trajectory was in the phase.
         wall_share: ``wall_seconds`` as a part of the step's wall time.
     """
 
@@ -75,7 +75,7 @@ def tool_times(lanes: Sequence[Lane]) -> list[PhaseTime]:
 
 
 def engine_times(lanes: Sequence[Lane]) -> list[PhaseTime]:
-    """Return the time of model calls in each engine phase, and outside; nothing without an engine's spans."""
+    """Return the time of model calls in each engine phase and outside; [] without spans of an engine."""
     names = (*ENGINE_PHASES, OUTSIDE_ENGINE)
     in_calls = [
         (segment.engine or OUTSIDE_ENGINE, segment)
@@ -100,10 +100,10 @@ def moments_of(lanes: Sequence[Lane]) -> list[Moment]:
 
 
 def shown_in_parts(segments: Iterable[Segment], start: int, end: int, count: int) -> list[dict[str, float]]:
-    """Return how much of each of ``DRAWN`` lies in each of equal parts of a time, which segments are in.
+    """Return for equal parts of a time how many segments show each of ``DRAWN``, on average over the part.
 
     Args:
-        segments: the segments.
+        segments: the segments, all within the time.
         start: start of the time, in nanoseconds.
         end: its end, after its start.
         count: number of parts; one segment that fills a part counts 1 there.

@@ -1,4 +1,4 @@
-"""Find the trajectories that held a step after all others had ended, and what they did meanwhile."""
+"""Find the trajectories that held up a step after all others had ended, and what they did meanwhile."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from otel_rollout.look.analysis.timeline.phases import TOOL, Phase, between
 _MAX_SHARE: Final = 10
 """One in this many trajectories, rounded up, can be a straggler."""
 _MAX_FEW: Final = 3
-"""Stragglers that a step can have whatever its size, if they are at most a third of it."""
+"""Stragglers that a small step can have, if they are at most a third of its trajectories."""
 _MIN_TAIL: Final = 0.2
-"""Part of the step's wall time in which few trajectories run, from which on it is worth a sentence."""
+"""Minimum share of the step's wall time with few running trajectories that is worth a sentence."""
 _MIN_SHARE: Final = 0.1
-"""Part of the step's wall time from which stragglers are worth a sentence."""
+"""Minimum share of the step's wall time that stragglers must hold to be worth a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,8 @@ class Stragglers:
     Attributes:
         lanes: these trajectories, the last one first.
         of: number of the step's trajectories.
-        since: when all others had ended, in nanoseconds.
-        seconds: wall time from then until the last one ended.
+        since: Unix time when all others had ended, in nanoseconds.
+        seconds: wall time from ``since`` until the last one ended.
         parts: what they did in this time, the longest part first; the parts add up to ``seconds``.
         running: how many of them still run.
     """
@@ -59,10 +59,10 @@ class Stragglers:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """The end of a step, in which at most a tenth of its trajectories, rounded up, ran.
+    """The last part of a step's wall time, in which at most a tenth of its trajectories, rounded up, ran.
 
     Attributes:
-        lanes: these trajectories.
+        lanes: the trajectories that ran.
         seconds: wall time from when all others had ended until the last one ended.
     """
 
@@ -71,9 +71,9 @@ class Tail:
 
 
 def tail_of(lanes: Sequence[Lane]) -> Tail | None:
-    """Return the end of a step in which at most a tenth of its trajectories ran; None if it is short.
+    """Return the part at a step's end in which at most a tenth of its trajectories ran; None if it is short.
 
-    If the last ones are all of one process for long enough, the end is that in which only these ran.
+    If only trajectories of one process ran for long enough at the end, the part begins with that time.
     """
     by_end = sorted(lanes, key=lambda lane: (lane.end, lane.trace_id), reverse=True)
     most = -(-len(lanes) // _MAX_SHARE)
@@ -88,13 +88,13 @@ def tail_of(lanes: Sequence[Lane]) -> Tail | None:
 
 
 def stragglers_of(lanes: Sequence[Lane]) -> Stragglers | None:
-    """Return the stragglers of a step; None if it did not wait for a few trajectories alone.
+    """Return the stragglers of a step; None if the step did not wait for a few trajectories alone.
 
-    The last tenth of the trajectories, ``m``, held the step from the moment when all others had ended. With
-    ``held(k)`` as the time since all but the last ``k`` had ended, the stragglers are the last ``k`` of them
-    for which ``held(k) - k * held(m) / (m + 1)`` is greatest: one more would add less than the average. They
-    count only if they held the step for at least 10 % of its wall time, and if each of them had started when
-    all others had ended.
+    At most ``m`` trajectories can be stragglers: a tenth of the step, but in a small step up to three. Let
+    ``held(k)`` be the time from when all but the last ``k`` trajectories had ended until the last one ended.
+    The stragglers are the last ``k`` trajectories for which ``held(k) - k * held(m) / (m + 1)`` is greatest:
+    one more would add less than the average. There are stragglers only if two conditions hold. They held the
+    step for at least 10 % of its wall time. And each of them had started before all others had ended.
     """
     by_end = sorted(lanes, key=lambda lane: (lane.end, lane.trace_id), reverse=True)
     number = len(by_end)
@@ -115,7 +115,7 @@ def stragglers_of(lanes: Sequence[Lane]) -> Stragglers | None:
 
 
 def _parts(lanes: Sequence[Lane], start: int, end: int) -> tuple[HeldTime, ...]:
-    """Divide the held time: at each instant in equal shares among the stragglers that still run."""
+    """Divide the held time by phase; at each instant, the stragglers that still run have equal shares."""
     late = [(lane.end, list(between(lane.segments, start, end))) for lane in lanes]
     shares: dict[tuple[Phase, str], float] = defaultdict(float)
     for left, right in pairwise(sorted({start, *(lane.end for lane in lanes)})):

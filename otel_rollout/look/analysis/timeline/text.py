@@ -26,9 +26,9 @@ _ENGINE_PHRASES: Final = {
     DECODE: "in the engine's decode",
 }
 _MAX_PARTS: Final = 3
-"""Parts of the held time that a sentence names."""
+"""Maximum parts of the held time that a sentence names."""
 _LEAST: Final = 0.02
-"""Part of the held time from which a sentence names what it went into."""
+"""Minimum share of the held time for a part to be named in a sentence."""
 
 
 def title(timeline: Timeline) -> str:
@@ -76,7 +76,7 @@ def slow(timeline: Timeline, worker: SlowWorker) -> str:
 
 
 def notes(timeline: Timeline) -> Iterator[str]:
-    """Yield what a reader must know of the figures."""
+    """Yield notes that a reader needs to understand the figures."""
     if timeline.is_slowest:
         yield "This step has the longest wall time of the run."
     if timeline.running:
@@ -102,7 +102,10 @@ class PhaseRow(NamedTuple):
 
 
 def phase_rows(timeline: Timeline, most: int) -> Iterator[PhaseRow]:
-    """Yield phases, and the first tools, with time, share, how many at once, and part of the wall time."""
+    """Yield the rows of phases, of engine phases, and of the first ``most`` tools.
+
+    Figures are the summed time, its share, the trajectories at once, and the share of the wall time.
+    """
     for time in timeline.phases:
         yield PhaseRow(time.phase, False, _figures(time))
         if time.phase == GENERATE:
@@ -127,7 +130,7 @@ def worker_rows(timeline: Timeline) -> list[tuple[str, ...]]:
 
 
 def part(part: HeldTime) -> str:
-    """Return a part of the held time."""
+    """Return a part of the held time in words."""
     if part.phase == TOOL:
         return f"{duration(part.seconds)} in tool `{in_one_line(part.name)}`"
     return f"{duration(part.seconds)} {_ENGINE_PHRASES.get(part.name) or _PHRASES[part.phase]}"

@@ -1,4 +1,4 @@
-"""Say what the wall time of a step went into, and which trajectories held it."""
+"""Compute what the wall time of a step went into, and which trajectories held it up."""
 
 from __future__ import annotations
 
@@ -68,10 +68,10 @@ class Timeline:
         mean_running: trajectories that ran on average over the wall time.
         phases: the phases that occur.
         tools: phase ``tool`` by name, the most time first.
-        engine: phase ``generate`` by engine phase; empty if no engine's span says so.
+        engine: phase ``generate`` by engine phase; empty without spans of an engine.
         moments: the running trajectories over the wall time.
         stragglers: the trajectories that held the step; None without such trajectories.
-        tail: the few trajectories that ran alone at the end, if they are no stragglers; None without any.
+        tail: the end of the step, if only few trajectories ran there for a long time; else None.
         workers: the processes that trajectories ran in; empty if no resource names one.
         slow_workers: processes that are slower than their peers.
         worker_names: the name of each process.
@@ -125,7 +125,7 @@ def timeline(engine: Engine, run: Run, step: filters.Step, validate: bool = Fals
     """Return the time of a step.
 
     Args:
-        engine: the table.
+        engine: queries the table.
         run: the run.
         step: the step.
         validate: whether the step is of validation.
@@ -144,9 +144,10 @@ def slowest_timeline(engine: Engine, run: Run, validate: bool | None = None) -> 
     """Return the time of the run's step with the longest wall time.
 
     Args:
-        engine: the table.
+        engine: queries the table.
         run: the run.
-        validate: whether the step is of validation; by default of training, if the run has training.
+        validate: whether the step is of validation; by default of training, or of validation if the run has
+            no training.
 
     Raises:
         QueryError: the run has no step of this kind.
@@ -228,7 +229,7 @@ def _workers(lanes: Sequence[Lane], names: dict[Worker, str], start: int) -> lis
 
 
 def _durations(lanes: Iterable[Lane]) -> Iterator[tuple[str, Worker, int]]:
-    """Yield operation, process and nanoseconds of each trajectory that has ended, and of each operation."""
+    """Yield operation, process and nanoseconds of each operation, and of each trajectory that has ended."""
     for lane in lanes:
         for span in lane.spans:
             if span.worker is None or span.kind == semconv.KIND_AGENT:

@@ -17,25 +17,28 @@ _PID: Final = "process.pid"
 _NODES: Final = ("host.name", "k8s.node.name", "k8s.pod.name", "host.id", "container.id")
 """Attributes of a resource that name the machine; the first that is present counts."""
 _WRITER: Final = re.compile(r"(?P<writer>(?P<pid>\d+)-(?P<digits>[0-9a-f]+))\.\d+")
-"""Segment id that the recorder gives: the pid and random digits of the process, then the segment's number."""
+"""Segment id of the recorder: pid and random digits of the process, then the number of the segment."""
 _DIGITS: Final = 6
-"""Random digits that tell apart two processes with the same pid."""
+"""Number of random digits that distinguish two processes with the same pid."""
 _MIN_CALLS: Final = 9
-"""Calls that a process needs before it is compared with its peers."""
+"""Minimum calls of a process to compare it with its peers."""
 _SLOWER: Final = 1.5
 """Ratio of medians from which a process is slow."""
 _DEVIATIONS: Final = 3.0
-"""Standard deviations by which the number of its calls above its peers' median exceeds one half."""
+"""Minimum surprise of a slow process, in standard deviations of a fair coin.
+
+The surprise is how far the number of its calls above its peers' median exceeds one half of its calls.
+"""
 
 
 class Worker(NamedTuple):
     """A process that records spans, as its resource describes it.
 
     Attributes:
-        node: its machine; empty where the resource does not say.
-        instance: ``service.instance.id``; empty where the resource does not say.
-        pid: its process id; empty where it is unknown.
-        digits: random digits of the process; empty for another recorder's.
+        node: its machine; empty if the resource names none.
+        instance: ``service.instance.id``; empty if the resource has none.
+        pid: its process id; empty if unknown.
+        digits: random digits of the process; empty if another recorder wrote the span.
     """
 
     node: str
@@ -80,7 +83,7 @@ def worker_of(resource: str | None) -> Worker | None:
 
 
 def names_of(workers: Iterable[Worker]) -> dict[Worker, str]:
-    """Return a name for each process, which differs from the others' names."""
+    """Return a name for each process; processes with the same name get some of their digits, too."""
     known = list(dict.fromkeys(workers))
     often = Counter(_name(worker) for worker in known)
     return {
@@ -92,9 +95,9 @@ def names_of(workers: Iterable[Worker]) -> dict[Worker, str]:
 def slow_workers(durations: Iterable[tuple[str, Worker, int]]) -> list[SlowWorker]:
     """Return the processes that are slower than their peers, the one that costs most first.
 
-    A process is slow in an operation if it has at least 9 calls of it, their median is at least 1.5 times the
-    median of the other processes' calls, and so many of its calls exceed that median that chance explains it
-    in less than 1 of 700 processes (3 standard deviations).
+    A process is slow in an operation if three conditions hold. It has at least 9 calls. Their median is at
+    least 1.5 times the median of the other processes' calls. And so many of its calls exceed the others'
+    median that chance explains it in less than 1 of 700 processes (3 standard deviations).
 
     Args:
         durations: operation, process and nanoseconds of each call.

@@ -1,1 +1,1 @@
-"""Read one format each: functions from a file to its trajectories."""
+"""Read the formats of dumps: each module yields the trajectories of one format's files."""

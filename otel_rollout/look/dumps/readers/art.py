@@ -13,7 +13,7 @@ from otel_rollout.look.dumps.values import at, entries_of, in_text, times_betwee
 
 
 def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
-    """Yield the trajectories; a group without any is a row without an index."""
+    """Yield the trajectories; a row without a trajectory's index is a group without trajectories."""
     empty = 0
     for place, row in file.records():
         group, rollout = row["group_index"], row["trajectory_index"]
@@ -44,7 +44,7 @@ def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
 
 
 def _message(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a message without nulls, and with its tool calls, which are JSON text."""
+    """Return a message without nulls, with its tool calls decoded from JSON text."""
     parsed = {**message, "tool_calls": in_text(message.get("tool_calls"))}
     return {name: value for name, value in parsed.items() if value is not None}
 
@@ -54,7 +54,7 @@ def _is_reply(entry: Mapping[str, Any]) -> bool:
 
 
 def _turn(call: Mapping[str, Any]) -> ModelTurn:
-    """Return what an exchange says of its call; a choice alone has its reason."""
+    """Return the model call of an exchange; if only a choice is known, only its finish reason is set."""
     response = call.get("response")
     usage, choice = at(response, "usage"), next(iter(at(response, "choices") or ()), None)
     return ModelTurn(
@@ -68,7 +68,7 @@ def _turn(call: Mapping[str, Any]) -> ModelTurn:
 
 
 def _exchanged(calls: Any) -> list[Mapping[str, Any]]:
-    """Return the messages of the last chat completion, whose request has those of the others."""
+    """Return the messages of the last chat completion; its request repeats the earlier messages."""
     if not calls:
         return []
     choices = at(calls[-1], "response", "choices") or ()

@@ -30,7 +30,7 @@ def fits(file: DumpFile) -> bool:
 
 
 def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
-    """Yield the trajectories of a document, or of one in each line."""
+    """Yield the trajectory of each document; a file may have one document per line."""
     for place, document in file.records():
         result = _result_beside(file.path)
         steps = [step for step in document.get("steps") or () if not step.get("is_copied_context")]
@@ -47,14 +47,14 @@ def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
         error = ": ".join(map(str, filter(None, raised))) or str(at(document, "extra", "error") or "")
         times = times_between(result.get("started_at"), result.get("finished_at"))
         identity = _identity(document, result, file)
-        key = (session, steps[:1]) if session else None  # an agent that runs adds steps to its document
+        key = (session, steps[:1]) if session else None  # a running agent adds steps to its document
         yield DumpedTrajectory(
             place, identity, messages, scores, times, turns, facts=facts, error=error, key=key
         )
 
 
 def _identity(document: Record, result: _JSON, file: DumpFile) -> RolloutIdentity:
-    """Return what otel-rollout wrote into the document, else the trial's task."""
+    """Return the identity that otel-rollout wrote into the document, else one made of the trial's task."""
     is_validation, (step, *rest) = parts_of(str(at(document, "extra", "path") or ""))
     if sample := "/".join(rest[:-1]):  # a sample's name may have slashes
         known = [None if part == "-" else part for part in (step, sample, rest[-1])]
@@ -83,7 +83,7 @@ def _messages(step: _JSON) -> Iterator[_JSON]:
 
 
 def _is_unasked(step: _JSON) -> bool:
-    """Return whether no model was asked for an agent's step."""
+    """Return whether an agent's step has no model call."""
     return step.get("llm_call_count") == 0
 
 

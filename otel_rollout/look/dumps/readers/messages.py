@@ -27,18 +27,18 @@ _USUAL: Final = {
     "validate": ("validate", "is_validation"),
     "error": ("error",),
 }
-"""What a trajectory has → the fields that usually hold it."""
+"""Name in ``--map`` → the fields that usually hold the value."""
 _SHARE_GPT: Final = {"human": "user", "gpt": "assistant"}
 
 
 class Mapped:
-    """Records whose fields are known by name.
+    """Reads records by a mapping from the names of ``--map`` to fields.
 
     Args:
-        fields: what a trajectory has → the field that holds it, with dots between nested ones.
+        fields: name → the field with its value; dots lead into nested objects. Other names have usual fields.
 
     Attributes:
-        fields: what a trajectory has → the fields that may hold it.
+        fields: name → the fields that may hold its value.
     """
 
     def __init__(self, fields: Mapping[str, str]) -> None:
@@ -48,10 +48,10 @@ class Mapped:
 
     @classmethod
     def parse(cls, text: str) -> Mapped:
-        """Read ``reward=scores.total,step=iteration``, or a file with one of them in each line.
+        """Parse ``reward=scores.total,step=iteration``, or read such pairs from the lines of a file.
 
         Raises:
-            ViewerError: it is none.
+            ViewerError: the text is neither such a mapping nor a readable file with one.
         """
         fields = {}
         try:

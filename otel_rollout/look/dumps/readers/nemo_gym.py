@@ -13,7 +13,7 @@ from otel_rollout.look.dumps.values import at, entries_of
 
 
 def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
-    """Yield the trajectories; a line without a response is a failure, and has no reward."""
+    """Yield the trajectories; a line without a response is a failed rollout."""
     for place, record in file.records():
         asked = prompt_of(at(record, "responses_create_params", "input"))
         number, order = file.groups.place(str(asked))  # older files have no indexes
@@ -29,7 +29,7 @@ def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
             place,
             RolloutIdentity(None, sample, rollout, file.is_validation),
             [*asked, *said],
-            {REWARD: None if is_masked else record.get("reward")},  # a masked one is invalid
+            {REWARD: None if is_masked else record.get("reward")},  # the reward of a masked sample is invalid
             turns=[call] if is_one_call else (),
             prompt=len(asked),
             facts={"failure_kind": record.get("failure_kind"), "mask_sample": is_masked, **usage},
@@ -39,9 +39,9 @@ def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
 
 
 def _messages(output: Any) -> list[dict[str, Any]]:
-    """Return the items of a response as messages: a reply goes on until a tool's result."""
+    """Return the items of a response as messages; consecutive items of the model are one reply."""
     found: list[dict[str, Any]] = []
-    for item in output[-1] if output and isinstance(output[-1], list) else output:  # the last of transitions
+    for item in output[-1] if output and isinstance(output[-1], list) else output:  # the last of a list
         if item.get("type") == "function_call_output":
             found.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": item.get("output")})
             continue
@@ -68,7 +68,7 @@ def _text(content: Any) -> str:
 
 
 def fits(file: DumpFile) -> bool:
-    """Return whether the lines are rollouts, or failures of them."""
+    """Return whether the lines are rollouts, or failed ones."""
     return file.has("_ng_task_index", "_ng_rollout_index") or file.has("responses_create_params", "response")
 
 

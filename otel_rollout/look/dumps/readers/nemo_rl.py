@@ -1,4 +1,4 @@
-"""Read NeMo RL's ``train_data_step<N>.jsonl`` and ``val_data_step<N>.jsonl``: values are lists of one."""
+"""Read NeMo RL's ``train_data_step<N>.jsonl`` and ``val_data_step<N>.jsonl``, in which values are lists."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _first(value: Any) -> Any:
 
 
 def _messages(content: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield messages; texts of training have no roles: the first is the prompt, then replies alternate."""
+    """Yield messages; texts without roles, as in training, alternate: a prompt, then a reply, and so on."""
     for number, entry in enumerate(content if isinstance(content, list) else [content]):
         said = entry if isinstance(entry, Mapping) else {"content": entry}
         role = str(said.get("role") or (MODEL if number % 2 else "user"))
@@ -36,7 +36,7 @@ def _messages(content: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _advantage(record: Record) -> float | None:
-    """Return the advantage of the tokens that were trained, if they have one value."""
+    """Return the advantage of the trained tokens; None unless all of them have the same."""
     values, mask = _first(record.get("advantages")), _first(record.get("token_loss_mask"))
     if not isinstance(values, list) or not isinstance(mask, list):
         return None

@@ -1,4 +1,4 @@
-"""Read slime's ``rollout_<id>.pt``: ``--save-debug-rollout-data`` or ``--dump-details``."""
+"""Read slime's ``rollout_<id>.pt``, from ``--save-debug-rollout-data`` or ``--dump-details``."""
 
 from __future__ import annotations
 

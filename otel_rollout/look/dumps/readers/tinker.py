@@ -1,4 +1,4 @@
-"""Read tinker-cookbook's rollout summaries: rewards and lengths, and the texts that an environment logged."""
+"""Read tinker-cookbook's rollout summaries: rewards, lengths, and texts that an environment logged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from otel_rollout.look.dumps.values import entries_of, in_text
 
 _CALL: Final = re.compile(r"(\w[\w.-]*)\((.*)\)", re.DOTALL)
 _STOP: Final = "stop/"
-"""Begins the metric that tells why a reply ended."""
+"""Prefix of the metric that tells why a reply ended."""
 
 
 def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
@@ -48,7 +48,7 @@ def _messages(step: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _call(text: str) -> Mapping[str, Any]:
-    """Return a call of the form ``name(json)``."""
+    """Parse a tool call of the form ``name(json)``."""
     found = _CALL.fullmatch(text)
     return {"name": found[1], "arguments": in_text(found[2])} if found else {"name": text}
 

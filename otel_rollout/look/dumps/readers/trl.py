@@ -1,4 +1,4 @@
-"""Read TRL's ``completions_<step>.parquet``: the last generation batch at each step that was logged."""
+"""Read TRL's ``completions_<step>.parquet``: the last generation batch at each logged step."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ def fits(file: DumpFile) -> bool:
 
 
 def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
-    """Yield the rows; neighbours with equal prompts are a group.
+    """Yield a trajectory for each row; neighbouring rows with equal prompts are a group.
 
-    TRL writes the rows of a batch again at each step that trains on it, so a file that repeats is left out.
+    TRL writes the rows of a batch again at each step that trains on it. So a file that repeats the previous
+    file's rows is left out.
     """
     if file.before is not None and _rows(file) == _rows(DumpFile(file.before)):
         file.note("A batch that was trained on in several steps is shown at its first one.")
@@ -48,19 +49,19 @@ def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
 
 
 def _rows(file: DumpFile) -> list[str]:
-    """Return the rows as text, in which NaN equals itself, without their step."""
+    """Return the rows without their step, as text, so that NaN equals NaN."""
     return [repr({**row, "step": None}) for _, row in file.records()]
 
 
 def _plain(value: Any) -> Any:
-    """Remove nulls from a value: Parquet gives one to a message for each field that only others have."""
+    """Return a value without nulls: Parquet adds them for fields that only other messages have."""
     if isinstance(value, Mapping):
         return {name: _plain(entry) for name, entry in value.items() if entry is not None}
     return [_plain(entry) for entry in value] if isinstance(value, list) else value
 
 
 def _scores(row: Record) -> dict[str, Any]:
-    """Return the numbers of a row; NaN says that a function gave no reward."""
+    """Return the scores of a row; NaN means that a reward function gave none."""
     return {
         name: float(value)
         for name, value in entries_of(row, int, float).items()

@@ -23,7 +23,7 @@ _JSON = Mapping[str, Any]
 
 
 def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
-    """Yield a trajectory for each agent of an episode; one without turns if the episode failed before."""
+    """Yield a trajectory for each agent of an episode, or one without messages if it has no agents."""
     whole = file.path.parent.with_name("all") / file.path.name
     if file.path.parent.name == "effective" and whole.exists():
         file.note(f"{file.path} repeats episodes of {whole}: it is left out.")
@@ -77,7 +77,7 @@ def _trajectory(place: int, episode: Record, trace: _JSON, identity: RolloutIden
 
 
 def _branches(trace: _JSON) -> list[int]:
-    """Return the nodes of the graph, those of a branch together: each once, parents before children."""
+    """Return the indices of the graph's nodes, branch by branch: each node once, parents before children."""
     nodes = trace.get("nodes") or []
     parents = {node.get("parent") for node in nodes}
     found: dict[int, None] = {}
@@ -91,7 +91,7 @@ def _branches(trace: _JSON) -> list[int]:
 
 
 def _is_below(nodes: Sequence[_JSON], at: int | None, ancestor: int) -> bool:
-    """Return whether a node follows another one in its branch; a graph is not deeper than its size."""
+    """Return whether a node is ``ancestor`` or below it; the loop ends even if the graph has a cycle."""
     for _ in nodes:
         if at is None or at == ancestor:
             break
@@ -109,7 +109,7 @@ def _turn(call: _JSON, node: _JSON, is_new: bool) -> ModelTurn:
 
 
 def span_of(time: _JSON) -> Times | None:
-    """Return start and end of a phase in ns; None if it did not happen."""
+    """Return start and end of a phase in ns; None if a time is missing or invalid."""
     start, end = time.get("start"), time.get("end")
     if not isinstance(start, (int, float)) or not isinstance(end, (int, float)) or not 0 < start <= end:
         return None
@@ -124,7 +124,7 @@ def _times(trace: _JSON, turns: Sequence[ModelTurn]) -> Times | None:
 
 
 def _scores(trace: _JSON) -> dict[str, Any]:
-    """Return the reward, which is the weighted sum, its parts and the metrics."""
+    """Return the metrics, the parts of the reward, and the reward itself, which is their weighted sum."""
     parts = entries_of(trace.get("rewards"), Mapping)
     scores = {name: part.get("score") for name, part in parts.items()}
     weighted = [part.get("score", 0.0) * part.get("weight", 1.0) for part in parts.values()]

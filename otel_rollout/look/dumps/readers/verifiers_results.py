@@ -1,4 +1,4 @@
-"""Read ``results.jsonl`` of verifiers before 0.4, and the rollout files of prime-rl of that time."""
+"""Read ``results.jsonl`` of verifiers before 0.4, and the rollout files of prime-rl from that time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
 
 
 def _message(message: Any) -> Mapping[str, Any]:
-    """Return a message whose tool calls are objects: the old writer made each a JSON text."""
+    """Return a message with its tool calls as objects: verifiers wrote each as JSON text."""
     if not isinstance(message, Mapping):
         return {"role": "user", "content": str(message)}
     found = {name: value for name, value in message.items() if value is not None}

@@ -1,7 +1,7 @@
 """Read verl's rollout and validation dumps: ``trainer.rollout_data_dir``, ``trainer.validation_data_dir``.
 
-The default trainer writes a line for each piece of a trajectory whose context was cut, and repeats its score
-on each of them. The older one writes no id: siblings are lines with equal ``input``.
+If a trajectory's context was cut, the default trainer writes a line for each piece of the trajectory, with
+the same score on each line. The older trainer writes no ids: siblings are lines with equal ``input``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
 
 
 def _session(placed: Placed) -> Any:
-    """Return the same value for the pieces of one trajectory; a line without ``uid`` is alone."""
+    """Return a key that the pieces of one trajectory share; a line without ``uid`` has a key of its own."""
     uid = placed[1].get("uid")
     return uid.rpartition("_")[0] if isinstance(uid, str) and uid.count("_") > 1 else placed[0]
 
@@ -67,13 +67,13 @@ def _identity(record: Record, file: DumpFile) -> RolloutIdentity:
 
 
 def _scores(record: Record) -> dict[str, Any]:
-    """Return the score as the reward, and the columns of the reward function that are numbers."""
+    """Return the score as the reward, and the numbers that the reward function returned beside it."""
     others = {name: _number(value) for name, value in record.items() if name not in _OTHER_KEYS}
     return entries_of(others, int, float) | {REWARD: record.get("score")}
 
 
 def _number(value: Any) -> Any:
-    """Return a number that the older trainer wrote as text."""
+    """Return a number or bool that the older trainer wrote as text; other values are unchanged."""
     if value in ("True", "False"):
         return value == "True"
     try:
