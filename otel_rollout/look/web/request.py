@@ -169,6 +169,6 @@ class Asked:
         if answer is None:
             raise PendingError(f"The {kind} of {self.run.name} is being prepared.")
         if answer.problem is not None:
-            raise answer.problem
+            raise answer.problem.with_traceback(None)  # each raise would lengthen the kept traceback
         self.links.status = f"read at {utc(answer.read_at)}"
         return answer.value
