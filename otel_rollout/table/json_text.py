@@ -33,7 +33,7 @@ def as_json(value: Any) -> str:
 
 
 def _is_plain(value: Any) -> bool:
-    """Return whether JSON has the value, or the values of a mapping."""
+    """Return whether JSON can hold a value, or each value of a mapping, unchanged."""
     entries = value.values() if type(value) is dict else (value,)
     return all(
         type(entry) in (str, bool, int, type(None)) or (type(entry) is float and math.isfinite(entry))

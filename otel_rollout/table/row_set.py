@@ -72,7 +72,7 @@ class Rows:
         return self._limited()._with(_order=tuple(filters.order(column, known) for column in columns))
 
     def limit(self, number: int) -> Rows:
-        """Keep the first rows; what is called afterwards applies to them alone.
+        """Keep the first rows. Later calls apply to these rows alone.
 
         Raises:
             QueryError: the number is no integer, or negative.
@@ -167,14 +167,14 @@ class Rows:
         return limited._with(_conditions=(*limited._conditions, *conditions))
 
     def _limited(self) -> Rows:
-        """Return the same rows as a query of their own if they have a limit, which comes first then."""
+        """Return the rows with their limit in a subquery, so that later conditions apply after the limit."""
         if self._limit is None:
             return self
         first = self._with(_columns=()).statement()
         return self._with(_source=first, _conditions=(), _limit=None)
 
     def _with(self, **changes: Any) -> Rows:
-        """Return rows with other attributes, which are not read yet."""
+        """Return a copy with other attributes, whose rows are not read yet."""
         changed = copy.copy(self)
         vars(changed).update(changes, _table=None)
         return changed

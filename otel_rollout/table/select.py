@@ -31,7 +31,7 @@ class QueryError(TableError):
 
 
 def query(sql: str) -> str:
-    """Return a user's query without the semicolon after it, and comments after that.
+    """Return a user's query without a final semicolon and the comments after it.
 
     Raises:
         QueryError: the text is empty, several statements, or a statement other than a query.
