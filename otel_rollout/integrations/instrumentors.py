@@ -36,9 +36,9 @@ HTTP_CLIENTS: Final = frozenset({"aiohttp-client", "httpx", "httpx2", "requests"
 _PREFERRED: Final = ("otel-rollout", "openinference-instrumentation-", "opentelemetry-instrumentation-")
 """Beginnings of distribution names, the best first.
 
-Our own for the OpenAI Agents SDK stays when the program replaces the SDK's list of processors. Others are
-lost then: in a Ray worker they are switched on before the program's own lines run. OpenInference's spans have
-messages, tokens and tool calls as attributes, without a further setting.
+Our own instrumentor of the OpenAI Agents SDK goes on when the program replaces the SDK's list of processors.
+Others stop then: in a Ray worker, they are switched on before the program's own lines run. OpenInference's
+spans have messages, tokens and tool calls as attributes, without a further setting.
 """
 _OWN: Final = {
     "openai_agents": ("openai-agents", "OpenAIAgentsInstrumentor"),
@@ -199,7 +199,7 @@ def _is_on(point: EntryPoint) -> bool:
 
 
 def _library_of(name: str, distribution: Distribution | None) -> tuple[str, str]:
-    """Return the library that an instrumentor instruments, and why it cannot."""
+    """Return the library that an instrumentor instruments, and why it cannot; empty if it can."""
     needed = list(_needed_libraries(distribution))
     of_name = [entry for entry in needed if normalized(entry.name) == normalized(name)]
     needed = of_name or needed

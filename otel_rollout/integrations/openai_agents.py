@@ -43,7 +43,7 @@ _MAX_OPEN: Final = 1 << 16
 
 
 class OpenAIAgentsInstrumentor:
-    """Add a trace processor to the SDK; it has the interface of OpenTelemetry's ``BaseInstrumentor``."""
+    """Adds a trace processor to the SDK, with the interface of OpenTelemetry's ``BaseInstrumentor``."""
 
     _instance: ClassVar[OpenAIAgentsInstrumentor]
 

@@ -103,8 +103,8 @@ def rollout_trace_attr(
 ) -> Iterator[None]:
     """Mark the block that produces one trajectory, as verl's function does.
 
-    If the wrapper of ``AgentLoopWorker._run_agent_loop``, which knows more about the trajectory, has started
-    it already, verl's call of this function starts no second one.
+    The wrapper of ``AgentLoopWorker._run_agent_loop`` knows more about the trajectory. If it has started the
+    trajectory already, verl's call of this function starts no second one.
 
     Args:
         sample_index: row of the dataset that is the prompt.

@@ -206,7 +206,7 @@ def running(role: Role, instance: Any, name: str) -> AbstractContextManager[None
 
 
 def part_of_span(func: Function, args: tuple[Any, ...]) -> Function | None:
-    """Return the form of a call that is part of the innermost operation; None if it is its own."""
+    """Return the function to call if the call is part of the innermost operation; otherwise None."""
     if not is_in_own_span(func, args):
         return None
     operation = _innermost.get()
