@@ -172,7 +172,7 @@ class Delivery(ForwarderThread):
 
     @contextlib.contextmanager
     def _logging(self) -> Iterator[None]:
-        """Log what the exporter raises, which may be anything of a third party's; spans are delivered."""
+        """Log any exception that the exporter raises in the block: spans are delivered all the same."""
         try:
             yield
         except Exception:
@@ -265,7 +265,7 @@ class Delivery(ForwarderThread):
         return batch
 
     def _is_held(self, line: Line) -> bool:
-        """Return whether a line waits for its trajectory, once the cursor has passed it."""
+        """Return whether a line waits for its trajectory, once the cursor has passed the line."""
         return self._scores is not None and line.is_by_identity and not line.is_sampled_out
 
     def _is_decided(self, line: Line) -> bool:

@@ -32,7 +32,7 @@ from otel_rollout.spool.segments import recorded_lines
 READ_BYTES = 8 << 20
 """Maximum bytes read from a segment at once."""
 _MAX_REMEMBERED = 1 << 16
-"""Traces, and groups, whose decision is kept in memory; the ledger has all decisions."""
+"""Maximum traces, and maximum groups, whose decision is kept in memory; the ledger has all decisions."""
 
 
 class Undecided(TrajectoryOutcome):
