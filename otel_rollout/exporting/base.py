@@ -36,7 +36,7 @@ class GuardedExporter(SpanExporter):
     """
 
     takes_decoded: ClassVar[bool] = False
-    """Whether ``write`` and the like get spans as lines are decoded (:mod:`otel_rollout.otlp.span`).
+    """Whether ``write`` and similar methods get spans as decoded lines (:mod:`otel_rollout.otlp.span`).
 
     The exporters of otel-rollout do. Others get spans of the SDK.
     """
@@ -219,7 +219,7 @@ class IdentityExporter(TrackerExporter):
 
 
 def decoded(spans: Iterable[ReadableSpan | Span]) -> list[Span]:
-    """Convert spans, which may be the SDK's, to the form in which lines are decoded.
+    """Convert spans, which may be the SDK's, to decoded spans (:mod:`otel_rollout.otlp.span`).
 
     Raises:
         UndeliveredError: a span has no ids.

@@ -187,14 +187,14 @@ class HttpSession:
 
     @contextmanager
     def reading(self, response: requests.Response, protocol: str) -> Iterator[None]:
-        """Read an answer in a block; one of another form means that another server answers.
+        """Read an answer in a block; an answer of another form means that another server answers.
 
         Args:
             response: the answer.
             protocol: the expected server, such as ``an MLflow tracking server``.
 
         Raises:
-            UndeliveredError: the block raised what a wrong value causes.
+            UndeliveredError: the block raised an exception that a wrong value causes.
         """
         try:
             yield
