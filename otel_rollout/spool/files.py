@@ -129,7 +129,7 @@ class BoundedReader(io.RawIOBase):
         self.is_cut_off = False
 
     def readable(self) -> bool:
-        """Return that bytes can be read."""
+        """Return True: bytes can be read."""
         return True
 
     def readinto(self, buffer: Any) -> int:

@@ -87,7 +87,9 @@ of the application's own OpenTelemetry; an unrecorded caller in another process;
 other versions count. Of a score: its trajectory is not recorded; its ``trajectory`` is no id.
 """
 TALLIES = ("trajectories", "operations_outside")
-"""Trajectories that began inside none; operations that began outside any trajectory, without those below."""
+"""Numbers of trajectories that did not begin inside another one, and of operations that began outside any
+trajectory, without the operations below them.
+"""
 _HEADER = struct.Struct(f"<8sQ5Q2q{len(SKIP_REASONS)}q")
 _DROPS = struct.Struct(f"<{len(DROP_REASONS)}q")
 _READ_ATTEMPTS = 1000
