@@ -32,9 +32,9 @@ from otel_rollout.spool.segments import place_of
 CHECKS: Final = ("spool", "damaged", "forwarder", "backlog", "refused", "dropped", "rejected", "disk")
 """Ids of the checks."""
 _MAX_RUNS: Final = 64
-"""Node directories that are checked, the newest ones; a spool may hold years of them."""
+"""Maximum node directories that are checked, the newest ones; a spool may hold years of them."""
 _ATTEMPTS: Final = 3
-"""Times that a node directory is looked at; a forwarder may remove a delivered segment in between."""
+"""Maximum attempts to check a node directory; a forwarder may remove a delivered segment in between."""
 _LINE_BYTES: Final = 1 << 16
 """Bytes read of a line; its time precedes its attributes."""
 _DAMAGE_ADVICE: Final = "What can be read is delivered; remove the file when nothing more is to come of it."
@@ -172,7 +172,7 @@ class _Node:
                 yield DoctorCheck("damaged").fail(damage, _DAMAGE_ADVICE)
 
     def _is_complete(self, name: layout.SegmentName) -> bool:
-        """Return whether a segment's writer has begun another one since."""
+        """Return whether a segment's writer has begun another segment since."""
         file = self._journals.get(name.writer)
         return file is not None and file.state is not None and name.sequence < file.state.sequence
 

@@ -108,9 +108,9 @@ def _try_recording(directory: Path) -> None:
 
 
 def problem_of(spool: Path) -> str | None:
-    """Return why nothing can be recorded in a spool, or read there; None if all is well.
+    """Return why nothing can be recorded in a spool, or read there; None without a problem.
 
-    A spool that does not exist is well if it can be made.
+    A spool that does not exist is no problem if it can be made.
     """
     if problem := layout.problem_of(spool):
         return problem

@@ -83,7 +83,7 @@ def check_engines() -> Iterator[DoctorFinding]:
 def lets_engine_die(words: Sequence[str]) -> bool:
     """Return whether a command line lets vLLM trace without log statistics.
 
-    ``vllm serve`` has them by default, and verl has not.
+    Log statistics are on by default in ``vllm serve``, and off in verl.
     """
     if any(map(_ENDPOINT.fullmatch, words)):
         return any(map(_NO_STATISTICS.fullmatch, words))
