@@ -1,4 +1,4 @@
-"""Make scores MLflow's Feedback, of which the newest of each name stays; find the traces that they score."""
+"""Convert scores to MLflow's Feedback, keep the newest of each name, and find the scored traces."""
 
 from __future__ import annotations
 
@@ -205,10 +205,10 @@ def tags_of(scores: Sequence[MlflowFeedback], info: Mapping[str, Any]) -> list[t
 
 
 def _adopted(score: MlflowFeedback, info: Mapping[str, Any]) -> MlflowFeedback:
-    """Return a score as that of the span to which the trajectory's stored score of its name belongs.
+    """Move a trajectory's score to the span whose stored feedback has the score's name.
 
-    A score by identity, which belongs to no span, takes the place of the root's, and the root's takes that of
-    a score by identity. So the trace has one feedback of a name.
+    The root's score and a score by identity, which belongs to no span, replace each other. So the trace has
+    one feedback of each name.
     """
     if not score.tagged:
         return score

@@ -155,7 +155,7 @@ def requests_of(calls: Sequence[WeaveCall], max_bytes: int = MAX_REQUEST_BYTES) 
 
 
 class RunningMarkers:
-    """The markers of one exporter. Not thread-safe: used under the exporter's lock.
+    """The calls that show running trajectories (markers). Not thread-safe: used under the exporter's lock.
 
     Args:
         server: the server to write to.
