@@ -1,4 +1,4 @@
-"""Convert the messages of foreign spans to chat messages in OpenAI's form.
+"""Convert the messages in other libraries' spans to chat messages in OpenAI's form.
 
 A chat message is a dict with ``role`` and ``content``; some have ``tool_calls``, ``tool_call_id``, ``name``
 or ``reasoning_content``. The functions accept any value. Content of an unknown form is dropped, or kept as

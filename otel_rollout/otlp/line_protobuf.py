@@ -39,7 +39,7 @@ def spans_in(lines: Iterable[bytes]) -> Iterator[InLine]:
 def fields_of(span: Mapping[str, Any]) -> dict[str, Any]:
     """Return a span as keyword arguments for its protobuf message, which is the fastest way to make one.
 
-    None means unset.
+    A value of None means that the field is unset.
     """
     get = span.get
     return {

@@ -157,7 +157,7 @@ def request_of(value: Any, further: Any = None) -> Request:
 
     Args:
         value: the call's arguments.
-        further: an OpenTelemetry attribute with the messages, which wins over ``value``.
+        further: the messages in an OpenTelemetry attribute; they replace those in ``value``.
     """
     named = value if isinstance(value, Mapping) else {}
     conversation = further or conversation_in(value)
@@ -209,11 +209,11 @@ def reply_of(value: Any, further: Any = None) -> Reply:
 
     Args:
         value: the call's result.
-        further: an OpenTelemetry attribute with the messages, which wins over ``value``.
+        further: the messages in an OpenTelemetry attribute; they replace those in ``value``.
     """
     if type(value) is dict and not further:
         role, text = value.get("role"), value.get("content")
-        if role and type(role) is type(text) is str and _BESIDE_MESSAGE.isdisjoint(value):  # so most are
+        if role and type(role) is type(text) is str and _BESIDE_MESSAGE.isdisjoint(value):  # as most are
             if len(value) > len((role, text)):
                 return Reply(next(_message(value, role)))
             return Reply(Message(role, text, has_all_content=not _is_cut(text)))
@@ -348,7 +348,7 @@ def _part_text(part: Any) -> str:
 
 
 def _lacks_text(part: Any) -> bool:
-    """Return whether a part, such as an image, has no text of its own. Tool calls and results have."""
+    """Return whether a part, such as an image, has no text. Tool calls and results are never such parts."""
     is_typed = isinstance(part, Mapping) and isinstance(part.get("type"), str)
     return is_typed and part["type"] not in _CALL_PARTS and _part_text(part) == f"[{part['type']}]"
 

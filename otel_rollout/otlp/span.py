@@ -257,7 +257,7 @@ class Span:
     def replace(
         self, removed: Collection[str], added: Mapping[str, Any], kept_as: Mapping[str, str] | None = None
     ) -> None:
-        """Remove attributes, and append others; ``kept_as`` gives removed ones another name."""
+        """Remove attributes, and append others; ``kept_as`` maps a removed name to the name it gets."""
         known, entries = self.attributes, self.fields.get("attributes", ())
         if not known.keys().isdisjoint(removed):
             kept = [entry for entry in entries if entry["key"] not in removed]

@@ -45,7 +45,7 @@ Receivers that parse protobuf refuse a request with more than 100 nested message
 MAX_ENTRIES = 1 << 18
 """Maximum entries of lists and mappings in an attribute, all together: token ids of a long context."""
 _MAX_DECIMAL_BITS = 10_000
-"""Maximum bits of an integer that is written in decimal. Python is slow above, and refuses 4300 digits."""
+"""Maximum bits of an integer written in decimal: 3,000 digits. Python is slow above, and refuses 4,301."""
 _MAX_TIME_NS = (1 << 63) - 1
 _ID_MASKS = (1 << 128) - 1, (1 << 64) - 1
 _FLAGS_MASK = 0xFF | HAS_IS_REMOTE | IS_REMOTE
