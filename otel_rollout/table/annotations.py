@@ -38,7 +38,7 @@ _IDENTITY: Final = {
 _ROLLOUT_TEXT: Final = (
     "CASE WHEN rollout_n IS NULL THEN nullif(substr(path, length(group_path) + 2), '-') END AS rollout_text"
 )
-"""SQL of a trajectory's rollout if it is text. A score repeats it, or it would seem a sub-trajectory's."""
+"""SQL of a rollout that is text. A score without this text would count as a sub-trajectory's."""
 
 
 class GivenScore(NamedTuple):

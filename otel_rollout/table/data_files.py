@@ -37,7 +37,7 @@ _STEP_OF_TRACE: Final = (
     "ELSE min(step) END AS step_of_trace FROM whole_table GROUP BY trace_id "
     "HAVING count(step) BETWEEN 1 AND count(*) - 1 OR min(step) < max(step)"
 )
-"""SQL of the trajectory's step, of each trace in which a row names another step or none (a score by id)."""
+"""SQL of the step of each trajectory with rows of another step or of none, such as a score by id."""
 _SESSION: Final = {"datafusion.execution.parquet.schema_force_view_types": "false"}
 
 

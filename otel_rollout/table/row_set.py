@@ -63,11 +63,19 @@ class Rows:
         return self._narrowed(*conditions)
 
     def where(self, condition: str) -> Rows:
-        """Keep rows by a SQL condition: ``where("reward < 0.1 AND tool_errors > 0")``."""
+        """Keep rows by a SQL condition: ``where("reward < 0.1 AND tool_errors > 0")``.
+
+        Raises:
+            QueryError: the text is no single expression.
+        """
         return self._narrowed(filters.where(condition))
 
     def sort(self, *columns: str) -> Rows:
-        """Sort by columns; ``-reward`` is descending."""
+        """Sort by columns; ``-reward`` is descending.
+
+        Raises:
+            QueryError: there is no such column.
+        """
         known = list(self._column_types())
         return self._limited()._with(_order=tuple(filters.order(column, known) for column in columns))
 
@@ -81,7 +89,11 @@ class Rows:
         return self._with(_limit=wanted if self._limit is None else min(wanted, self._limit))
 
     def select(self, *columns: str) -> Rows:
-        """Keep columns."""
+        """Keep columns.
+
+        Raises:
+            QueryError: there is no such column.
+        """
         known = list(self._column_types())
         return self._with(_columns=tuple(filters.known(column, known) for column in columns))
 

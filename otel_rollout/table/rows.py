@@ -92,7 +92,7 @@ _INTEGER: Final = re.compile(r"0|-?[1-9][0-9]{0,18}")
 _NEAR: Final = 256
 """Rows that become columns together: so few stay in the processor's cache."""
 _NOWHERE: Final = Held("", type(NotImplemented))
-"""Stands for the column of an attribute that has none."""
+"""Stand-in for an attribute that no column holds."""
 
 
 def row_of(span: Span) -> Row:

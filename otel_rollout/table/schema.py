@@ -28,7 +28,7 @@ _FIRST_TIME_NS: Final = 10**15
 
 
 def has_time(start_ns: int) -> bool:
-    """Return whether a start is a time. A span of unknown time has its place in an order as start."""
+    """Return whether a start is a time. A span of unknown time has only its place in an order as start."""
     return start_ns >= _FIRST_TIME_NS
 
 

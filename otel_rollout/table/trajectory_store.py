@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 DIRECTORY: Final = "_trajectories"
-"""Directory of the stored rows, inside the rollout table's. Vacuum skips names that begin so."""
+"""Directory of the stored rows, inside the rollout table's. Vacuum skips names that begin with ``_``."""
 STORED: Final = "stored_traces"
 """Name of the stored rows in an engine."""
 OPEN: Final = "open_traces"
@@ -45,7 +45,7 @@ _VACUUM: Final = "VACUUM"
 _SEARCHED: Final = 20
 """Newest commits among which the one that wrote the rows is looked for. A query reads each commit's entry."""
 _MOST_OPEN: Final = 0.25
-"""Maximum open part of the table. With a larger part, it is faster to compute all rows."""
+"""Maximum share of the table that is open. Above it, computing all rows is faster."""
 _PIECE_SPANS: Final = 400_000
 """Spans whose traces are computed together. A piece has more if its groups cannot be told apart."""
 _MIXED: Final = "SELECT count(*) FROM all_names WHERE beginning LIKE '%-'"
@@ -128,7 +128,7 @@ def store_rows(store: Store, rows: RecordBatchReader, covered: Collection[str], 
 def open_traces(ask: Callable[[str], Table], recent: str) -> str | None:
     """Make the table of the open traces; return the SQL condition of their rows, or None for too many.
 
-    The engine holds the first side of a join in memory: so the names of all traces are the second one.
+    The engine holds the first side of a join in memory: so the names of all traces are the second side.
 
     A trace is open in three cases:
 
