@@ -168,7 +168,7 @@ def _pending(node_dir: Path, cursors: Mapping[str, int]) -> Iterator[tuple[bytes
 
 
 def _bytes_from(node_dir: Path, name: layout.SegmentName, begin: int) -> Iterator[bytes]:
-    """Yield the bytes of a segment from ``begin`` on, and those that only its writer's journal has yet."""
+    """Yield the bytes of a segment from ``begin`` on, and then those that only its writer's journal has."""
     size = begin
     try:
         with open(node_dir / name.file, "rb", opener=open_private) as file:

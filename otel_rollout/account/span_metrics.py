@@ -140,7 +140,7 @@ class SpanMetrics:
     def _measure_call(
         self, span: Span, attributes: Mapping[str, Any], labels: Labels, below: _CallsBelow
     ) -> _CallsBelow:
-        """Measure what no call inside this model call has measured; return this call for its parent."""
+        """Measure a model call, except what a call inside it has measured; return it for its parent."""
         labels[semconv.GEN_AI_OPERATION_NAME] = self._bounded(
             attributes, semconv.GEN_AI_OPERATION_NAME, _CHAT
         )
