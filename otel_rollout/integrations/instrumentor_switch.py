@@ -104,8 +104,8 @@ def _warn_of_layers() -> None:
 def _content_captured(captures_content: bool) -> Iterator[None]:
     """Let an instrumentor that is switched on inside the block record messages.
 
-    By the latest conventions, instrumentors read the variable at each call, so the variable stays set.
-    Otherwise the variable is removed after the block, because the application may switch on other
+    By the latest conventions, instrumentors read ``_CONTENT_VARIABLE`` at each call, so the variable stays
+    set. Otherwise the variable is removed after the block, because the application may switch on other
     instrumentors that serve another backend.
     """
     if not captures_content or _CONTENT_VARIABLE in os.environ:

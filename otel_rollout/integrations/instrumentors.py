@@ -31,7 +31,7 @@ NONE: Final = frozenset({"none", "off", "false", "0"})
 HTTP_CLIENTS: Final = frozenset({"aiohttp-client", "httpx", "httpx2", "requests", "urllib", "urllib3"})
 """Names of instrumentors that add ``traceparent`` to requests to any host, also public ones.
 
-``instrument()`` adds it to requests to the hosts that ``OTEL_ROLLOUT_TRACEPARENT_HOSTS`` allows.
+``instrument()`` adds the header only to requests to hosts that ``OTEL_ROLLOUT_TRACEPARENT_HOSTS`` allows.
 """
 _PREFERRED: Final = ("otel-rollout", "openinference-instrumentation-", "opentelemetry-instrumentation-")
 """Beginnings of distribution names, the best first.
@@ -46,7 +46,7 @@ _OWN: Final = {
 }
 """Instrumentors of this package, for libraries that trace by means of their own.
 
-Each name has the library's distribution and the class in ``otel_rollout.integrations.<name>``.
+Each name maps to the library's distribution and to the class in ``otel_rollout.integrations.<name>``.
 """
 _EXTRAS: Final = ("instruments", "instruments-any")
 """Extras of an instrumentor's distribution that name the libraries it instruments."""

@@ -228,6 +228,6 @@ def _without_nones(message: Any) -> Any:
 
 
 def _fail(span: Span, error: Any) -> None:
-    """Mark a span as failed; the message only if content is recorded."""
+    """Mark a span as failed; record the message only if content is recorded."""
     message, reason = error.get("message"), (error.get("data") or {}).get("error")
     fail(span, f"{message}: {reason}" if reason else str(message))

@@ -49,7 +49,7 @@ def set_output(value: Any) -> None:
 
 
 def fail(span: Span, error: BaseException | str) -> None:
-    """Mark an operation as failed; an error's text is recorded only if content is."""
+    """Mark an operation as failed; record an error's text only if content is recorded."""
     given: Any = error  # `isinstance` asks the object, which may raise
     if issubclass(type(given), BaseException):
         from otel_rollout.record.capture import span_io

@@ -1,6 +1,5 @@
 """Identify the episode of a rollout: its task, its number among siblings, whether it is an evaluation.
 
-Episodes also run in the processes of verifiers' environment server, which prime-rl's orchestrator uses.
 Episodes also run in the processes of verifiers' environment server, which prime-rl's orchestrator uses. A
 request to the server names neither step nor group nor sibling. The orchestrator adds these to the episode
 that it gets back. So the server's reply carries the ids of the trajectories too, and the orchestrator's

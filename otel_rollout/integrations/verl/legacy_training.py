@@ -36,7 +36,7 @@ from otel_rollout.integrations.verl.training_columns import (
 
 
 _LARGE: Final = "multi_modal_inputs"
-"""Column whose objects may hold images; rows are recognized by those of another one if possible."""
+"""Column whose objects may hold images; if possible, rows are recognized by those of another one."""
 
 
 def note_generated(manager: Any, prompts: Any, output: Any, chosen: frozenset[Any] | None) -> None:
@@ -193,7 +193,7 @@ def _record(trainer: Any, batch: Any, *, has_actor_update: bool) -> None:
 
 
 def _version(trainer: Any) -> int:
-    """Return the version of the weights before the update, in the numbers that the sampler gets."""
+    """Return the version of the weights before the update, as the sampler numbers versions."""
     publishes_at_start = hasattr(trainer, "_async_gen_next_batch")  # one step off-policy
     return int(trainer.global_steps) - (0 if publishes_at_start else 1)
 

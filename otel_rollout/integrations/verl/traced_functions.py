@@ -29,7 +29,7 @@ class Role(Enum):
     """Role of a function in a trajectory.
 
     The role follows from the function's name and parameters. So functions of users' classes and of other
-    versions are recognized as well.
+    versions of verl are recognized as well.
     """
 
     GENERATE = "generate"
@@ -149,7 +149,7 @@ def describe_result(role: Role, result: Any) -> None:
 
     Args:
         role: role of the operation.
-        result: of a model call verl's ``TokenOutput``, or a list of token ids.
+        result: the operation's result; of a model call, verl's ``TokenOutput`` or a list of token ids.
     """
     if role is Role.RUN:
         trajectory.note_outputs(result)

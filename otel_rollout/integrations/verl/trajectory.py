@@ -165,7 +165,7 @@ def note_outputs(result: Any) -> None:
 
 
 def note_policy_versions(*versions: Any) -> None:
-    """Set the versions of the weights on the trajectory, which may fail later; ignore None."""
+    """Set the weights' versions on the trajectory at once, because it may fail later; ignore None."""
     rollout = _current.get()
     new = {version for version in versions if version is not None}
     if rollout is not None and new - rollout.policy_versions:

@@ -71,7 +71,10 @@ The exporter ``otlp`` reads it, and so do the checks whether a process names ano
     f"processes that it starts may take {VARIABLE}, which it sets, for the run's target",
 )
 def _hide(_: Any, vllm_config: Any = None, *__: Any, **___: Any) -> None:
-    """Decide the run, and list the variable as one that leads to a receiver, unless the user has set it."""
+    """Decide this process's run, and list ``VARIABLE`` with the variables that lead to a receiver.
+
+    If the user has set ``VARIABLE``, it is not listed.
+    """
     config = getattr(vllm_config, "observability_config", None)
     if getattr(config, "otlp_traces_endpoint", None) is None:
         return
@@ -289,7 +292,7 @@ def _attributes(state: Any) -> dict[str, float | int | str]:
 
 @seams.around("vllm.v1.engine.llm_engine", "LLMEngine.step", "requests of an engine that dies are not traced")
 def _step(original: Function, /, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Record the requests of an engine whose step fails: it answers none of them."""
+    """Record the requests of an engine whose step fails, because it answers none of them."""
     try:
         return original(self, *args, **kwargs)
     except Exception as error:
