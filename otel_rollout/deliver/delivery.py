@@ -110,7 +110,7 @@ class Delivery(ForwarderThread):
         return self._positions.get(name.stem, 0) >= size and not reads_spool(self._exporter)
 
     def is_caught_up(self) -> bool:
-        """Return whether all complete lines are delivered and linked to the run."""
+        """Return whether all complete lines and waiting scores are delivered, and linked to the run."""
         if not self._link.is_complete() or (self._scores is not None and not self._scores.is_empty):
             return False
         for name in layout.segments(self._node_dir):

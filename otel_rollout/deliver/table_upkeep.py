@@ -30,7 +30,7 @@ from otel_rollout.table.store import Store
 from otel_rollout.table.trajectory_store import stored_rows
 
 _MANY_FILES: Final = 16
-"""Files to merge, or with trajectories to store, from which number on a compaction is worth its time."""
+"""Minimum files to merge, or with trajectories to store, for a compaction to be due."""
 
 
 def start(node_dir: Path, table: str, keep: str) -> None:
@@ -76,7 +76,7 @@ def _is_due(store: Store) -> bool:
 
 
 def _is_core_free() -> bool:
-    """Return whether one of the CPUs that this process may use is idle for a while, or parts of several."""
+    """Return whether the usable CPUs together are idle for a while as much as one free CPU."""
     before = _idle_seconds()
     time.sleep(waits().core_look)
     return _idle_seconds() - before >= waits().core_look

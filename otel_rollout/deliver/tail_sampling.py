@@ -251,7 +251,7 @@ class TailSampling(ForwarderThread):
         return time.monotonic() - trajectory.first_seen >= self._settings.outcome_deadline
 
     def _outcomes(self, complete: Mapping[Group, Mapping[bytes, Undecided]]) -> dict[Group, Outcome]:
-        """Apply the rules to complete groups; errors are admitted to the budget first."""
+        """Apply the rules to complete groups; groups with errors get the budget first."""
         groups = {group: trajectories_in(traces.values()) for group, traces in complete.items()}
         groups = {group: siblings for group, siblings in groups.items() if siblings}
         for group, siblings in groups.items():
