@@ -94,8 +94,8 @@ def load(name: str, options: Mapping[str, Any]) -> SpanExporter:
     """Build the exporter ``name`` with keyword arguments ``options``.
 
     Raises:
-        SettingsError: the exporter or a package that it needs is not installed, or it does not accept its
-            settings.
+        SettingsError: the exporter or a package that it needs is not installed, or the exporter does not
+            accept its options.
     """
     check_names([name])
     try:
