@@ -69,7 +69,7 @@ def lines_of(path: Path) -> Iterator[bytes]:
     """Yield the recorded lines of a file, also of a compressed or dead-letter file.
 
     The last line may have no newline. A line of more than MAX_LINE_BYTES comes in pieces. Another program's
-    line comes in the form of ours.
+    line comes in the form of our lines.
 
     Raises:
         OSError: when the file cannot be read.
