@@ -39,7 +39,7 @@ _LINE_BYTES: Final = 1 << 16
 """Bytes read of a line; its time precedes its attributes."""
 _DAMAGE_ADVICE: Final = "What can be read is delivered; remove the file when nothing more is to come of it."
 _FULL: Final = 0.9
-"""Share of a run's limit from which on its segments are a finding."""
+"""Share of a run's size limit above which its segments are a finding."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,11 @@ class AlarmLimits:
     """Limits of a healthy spool.
 
     Attributes:
-        max_age: age of the oldest pending span, in seconds.
-        max_bytes: bytes pending for one exporter.
-        min_free: free space of the spool's file system, in per cent.
-        spool_limit: bytes of segments that a run may have; 0 if its processes chose the limit themselves.
+        max_age: maximum age of the oldest pending span, in seconds.
+        max_bytes: maximum bytes pending for one exporter.
+        min_free: minimum free space of the spool's file system, in per cent.
+        spool_limit: maximum bytes of segments that a run may have; 0 if its processes chose the limit
+            themselves.
     """
 
     max_age: float

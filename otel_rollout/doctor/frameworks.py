@@ -1,4 +1,4 @@
-"""Check whether frameworks that load no plugins are traced when imported, and whether vLLM's engines live."""
+"""Check whether frameworks without plugins are traced when imported, and whether vLLM's engines survive."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _is_autoload_installed() -> bool:
 def check_engines() -> Iterator[DoctorFinding]:
     """Check this user's programs for an engine of vLLM's that will die at its first request.
 
-    No variable of the environment leads there: only the arguments of a server or of a trainer do.
+    No environment variable causes that. Only the arguments of a server or of a trainer do.
     """
     if not any(_installed("vllm")):
         return
