@@ -61,8 +61,8 @@ def placeholder(root: Span) -> Span:
     """Map a running root to a span that MLflow shows until the ended root overwrites it.
 
     The placeholder's parent is the id of no span, because a span without a parent would end the trace. The
-    placeholder's resource holds the trace's tags, because MLflow makes tags only of resource attributes for
-    any span but a root.
+    placeholder's resource holds the trace's tags, because from a span that is no root, MLflow makes tags of
+    resource attributes alone.
     """
     mapped = to_mlflow(root)
     return mapped.copy(

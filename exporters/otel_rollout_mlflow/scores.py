@@ -181,8 +181,8 @@ def tags_of(scores: Sequence[MlflowFeedback], info: Mapping[str, Any]) -> list[t
     """Decide which tags of a trace to write.
 
     The result has the newest scores of the trajectory that are not yet tags. Write tags before feedback: a
-    score replaces a tag only if these scores or the stored feedback have the tag's value. Else an attribute
-    set the tag.
+    score replaces a tag only if these scores or the stored feedback have the tag's value. Otherwise an
+    attribute has set the tag.
 
     Args:
         scores: scores of one trace, in any order.
@@ -227,7 +227,8 @@ def _adopted(score: MlflowFeedback, info: Mapping[str, Any]) -> MlflowFeedback:
 def _newest(scores: Sequence[MlflowFeedback]) -> dict[str, MlflowFeedback]:
     """Map each id to the newest score, tagged if any score of the id is tagged.
 
-    Root and evaluation span may hold one score, but only the root tells that it is the trajectory's.
+    A root and an evaluation span may hold the same score, and only one of them may tell that the score is the
+    trajectory's.
     """
     tagged = {score.id for score in scores if score.tagged}
     newest = evaluations.newest_by(lambda score: score.id, scores)
