@@ -31,7 +31,8 @@ class Evaluation:
         time_ns: when the score was given, Unix time in ns.
         comment: the reason, in words; empty if none was given.
         origin: ``semconv.ORIGIN_…``; None for a score that the trajectory's root span repeats.
-        is_dated: False for a score on a root span without a time. Any dated score has precedence over it.
+        is_dated: False for a score on a root span without a time. Any dated score has precedence over such a
+            score.
     """
 
     name: str

@@ -32,15 +32,15 @@ _Path = tuple[Any, ...]
 class CallTokens:
     """The token counts of a trace's model calls, each once.
 
-    A model call is an LLM span that is not inside another one. A count that it lacks is the sum over the
-    nearest LLM spans inside it.
+    A model call is an LLM span that is not inside another one. A count that a model call lacks is the sum
+    over the nearest LLM spans inside it.
     """
 
     def __init__(self) -> None:
         self._spans: dict[str, tuple[str, Mapping[str, int] | None]] = {}
 
     def add(self, span_id: str, parent_id: str, counts: Mapping[str, int] | None) -> None:
-        """Add a span, or replace it; ``counts`` is None unless it is an LLM span."""
+        """Add a span, or replace it; ``counts`` is None unless the span is an LLM span."""
         self._spans[span_id] = parent_id, counts
 
     def total(self, name: str) -> int | None:

@@ -1,4 +1,4 @@
-"""Convert spans to protobuf's fields, and from protobuf's own JSON; protobuf is not imported."""
+"""Convert spans to protobuf's fields, and read spans from protobuf's own JSON, without protobuf itself."""
 
 from __future__ import annotations
 

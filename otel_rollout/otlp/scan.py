@@ -88,7 +88,7 @@ def trace_id_of(line: bytes) -> bytes | None:
 
 
 def ids_of(line: bytes) -> tuple[bytes, bytes]:
-    """Return trace id and span id in hex; both empty if it is not a recorder's line."""
+    """Return a line's trace id and span id in hex. Both are empty if no recorder wrote the line."""
     found = _IDS.search(line)
     return (found[1], found[2]) if found else (b"", b"")
 

@@ -2,7 +2,7 @@
 
 The trainer's process writes the one line. A reader of the spool makes a line of each score: an evaluation
 span, as :func:`otel_rollout.score` records it. The ids of these spans are hashes of the batch's ids. So all
-readers make equal lines, at any time, and no file has to hold them.
+readers make equal lines, at any time, and no file has to hold the lines.
 """
 
 from __future__ import annotations

@@ -249,7 +249,7 @@ def resource_head(resource: Mapping[str, AttributeInput], schema_url: str = "") 
 
 
 def open_resource_head(resource: Mapping[str, AttributeInput]) -> bytes:
-    """Encode the beginning of a line, up to the end of the resource's attributes: others may follow."""
+    """Encode a line up to the last of these resource's attributes; further attributes can follow."""
     return b'{"resourceSpans":[{"resource":{"attributes":%b' % attribute_list(resource)[:-1]
 
 
