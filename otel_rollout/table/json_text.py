@@ -19,7 +19,8 @@ BYTES: Final = "base64"
 def as_json(value: Any) -> str:
     """Return a value of attributes as JSON text.
 
-    JSON has no bytes, infinities and NaN. Bytes become an object with ``BYTES``, the others become text.
+    JSON has no bytes, infinities and NaN. Bytes become an object with ``BYTES``; infinities and NaN become
+    text.
 
     Raises:
         UnicodeEncodeError: the value has text that UTF-8 cannot hold.

@@ -62,7 +62,7 @@ def _with_held(row: Row, held: Mapping[str, rows.Held]) -> dict[str, Any]:
 
 
 def _sample_index(text: str) -> int | str:
-    """Convert a dataset row of digits to a number. If it was text, column ``attributes`` has the text."""
+    """Return a dataset row of digits as a number. Column ``attributes`` has such a row if it was text."""
     return int(text) if text.removeprefix("-").isdecimal() else text
 
 
