@@ -267,7 +267,7 @@ def _record_exchange(
 def _conversation(dialect: Any, request: dict[str, Any]) -> dict[str, Any]:
     """Return the conversation of a request as OpenAI's chat messages and tools.
 
-    A request that verifiers cannot read either is returned as the program wrote it.
+    A request of the chat dialect, or one that verifiers cannot read, is returned as the program wrote it.
     """
     if getattr(dialect, "upstream_path", _CHAT) != _CHAT:
         with contextlib.suppress(Exception):  # the provider refuses such a request
