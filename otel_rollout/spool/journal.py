@@ -199,7 +199,7 @@ class Journal:
     def begin_anew(self, sequence: int, forget: bool) -> None:
         """Continue in a new file, with segment ``sequence``, after files were removed.
 
-        The new file has the lines that are in no segment yet. It is locked and complete when it appears.
+        The new file appears locked and complete, with the lines that are in no segment yet.
 
         Args:
             sequence: number of the segment.
