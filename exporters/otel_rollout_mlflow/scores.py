@@ -180,9 +180,9 @@ def changes_of(
 def tags_of(scores: Sequence[MlflowFeedback], info: Mapping[str, Any]) -> list[tuple[Change, MlflowFeedback]]:
     """Decide which tags of a trace to write.
 
-    The result has the newest scores of the trajectory that are not yet tags. Write tags before feedback: a
-    score replaces a tag only if these scores or the stored feedback have the tag's value. Otherwise an
-    attribute has set the tag.
+    The result has the newest scores of the trajectory that are not yet tags. Write these tags before the
+    feedback. A score replaces a tag only if the tag has the value of one of these scores or of the stored
+    feedback. Any other value was set by an attribute, and stays.
 
     Args:
         scores: scores of one trace, in any order.

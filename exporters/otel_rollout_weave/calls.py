@@ -1,8 +1,9 @@
 """Write each call once, find the calls that Weave refuses, and show running trajectories.
 
 If a call is sent twice, Weave shows two calls until it merges them. So this module does not send an
-acknowledged call again. It first asks Weave for calls that may have arrived: calls of a request without an
-answer, and calls that ended before this exporter was built, which an earlier exporter may have sent.
+acknowledged call again. Before sending, it asks Weave for calls that may have arrived: calls of a request
+without an answer, and calls that ended before this exporter was built, which an earlier exporter may have
+sent.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class WeaveCall:
         """Make a small call with this call's id, parent and time.
 
         The stand-in replaces a call whose content Weave refuses. It contains nothing of the application's,
-        since Weave may refuse any of that.
+        since Weave may refuse any part of that content.
         """
         empty: dict[str, Any] = dict.fromkeys(("output", "thread_id", "turn_id", "wb_run_id", "wb_run_step"))
         empty |= {"attributes": {}, "inputs": {}, "op_name": "refused", "display_name": "refused"}
