@@ -203,7 +203,7 @@ class Delivery(ForwarderThread):
         return not self._link.is_complete() and self._link.may_retry() and self._is_over(batch)
 
     def _next_batch(self) -> list[Line]:
-        """Return undelivered lines, up to a full batch; none while they wait for others."""
+        """Return undelivered lines, up to a full batch; none while they wait for further lines."""
         if self._commits is None:
             return self._read(BATCH_SPANS, BATCH_BYTES)
         if (ends := self._commits.batch.ends) is not None:
