@@ -53,7 +53,7 @@ _ROUTES: Final = {
 _CONTROL_HEADERS: Final = (b"x-litellm-", b"litellm-")
 """Beginnings of the headers that steer LiteLLM: ids of calls, redaction, callbacks, retries."""
 _QUERIES: Final = frozenset({"beta"})
-"""Names allowed in the query string of a model request. Claude Code sends this one. LiteLLM obeys others."""
+"""Names allowed in a model request's query string. Claude Code sends this one. LiteLLM obeys other names."""
 _propagator: Final = TraceContextTextMapPropagator()
 _logger = logging.getLogger("otel_rollout.litellm_proxy")
 

@@ -79,7 +79,7 @@ class LossMask:
         return cls(of_model, counted, ratio, completed, tokens, reasons)
 
     def times(self, factor: Any, reason: str) -> LossMask:
-        """Return a mask of those tokens whose factor is not 0; a row that has none left gets the reason."""
+        """Return a mask of those tokens whose factor is not 0; a row without such tokens gets the reason."""
         counted = self.counted * (factor != 0)
         tokens = counted.sum(dim=1).tolist()
         reasons = [old or (None if n else reason) for old, n in zip(self.reasons, tokens, strict=True)]

@@ -127,7 +127,7 @@ _UNKNOWN: Final = (
 
 
 def note_scored(batch: GenerationBatch, prompts: Sequence[Any], completions: Sequence[Any]) -> None:
-    """Copy the prompts and completions given to the reward functions, because these may change them."""
+    """Copy the prompts and completions given to the reward functions, which may change them."""
     batch.scored = ()
     if not len(prompts) == len(completions) == len(batch.samples):
         warn_once(_UNCOUNTED.format(len(completions), len(batch.samples)), once_for="trl completions")
@@ -152,7 +152,7 @@ def record_answers(batch: GenerationBatch, is_over: bool) -> None:
 
     Args:
         batch: the batch.
-        is_over: whether the trainer has returned the batch; otherwise it has failed.
+        is_over: whether the trainer has returned the batch; otherwise the trainer has failed.
     """
     if batch.is_scored:
         for entry, scored in zip(batch.samples, batch.scored, strict=False):

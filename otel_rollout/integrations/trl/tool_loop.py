@@ -117,7 +117,7 @@ class ToolTurn:
         self._position = 0
         self._unseen: list[_Unseen] = []
         self._asynchronous: set[int] = set()
-        """Positions of calls that TRL awaits after the others."""
+        """Positions of calls that TRL awaits after all other calls."""
 
     # --- tools --------------------------------------------------------------------------------------------
 

@@ -136,8 +136,8 @@ def rollout_trace_attr(
 def rollout_trace_op(func: Function) -> Function:
     """Record each call of a function or coroutine function, as verl's decorator does.
 
-    Unlike verl's decorator, this one accepts plain functions too. A generator function that cannot be
-    recorded is returned unchanged.
+    Unlike verl's decorator, this one accepts plain functions too. An object that cannot be recorded,
+    such as a class, is returned unchanged.
     """
     traced = traced_functions.traced(func)
     if traced is None:
