@@ -154,7 +154,7 @@ def request_of(lines: Iterable[bytes]) -> bytes:
 
 
 def _resources_of(line: bytes) -> bytes:
-    """Return the entries of a line's list ``resourceSpans``; other text unchanged."""
+    """Return the entries of a line's list ``resourceSpans``; other text is only stripped."""
     bare = line.strip()
     if bare.startswith(_REQUEST_HEAD) and bare.endswith(_REQUEST_TAIL):
         return bare[len(_REQUEST_HEAD) : -len(_REQUEST_TAIL)]

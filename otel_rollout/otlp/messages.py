@@ -134,7 +134,7 @@ def read_json(text: str) -> Any:
 
 
 def as_text(value: Any) -> str:
-    """Return a value as text: a string unchanged, other values as JSON."""
+    """Return a value as text: a string unchanged, None as an empty string, other values as JSON."""
     if isinstance(value, str):
         return value
     if value is None:
