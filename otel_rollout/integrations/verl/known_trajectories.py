@@ -54,6 +54,8 @@ def group_size(configured: Any, validate: bool) -> int:
 def samples_greedily(configured: Any) -> bool:
     """Return whether all training rollouts are greedy, so that a baseline cannot be told from them.
 
+    If the configuration has no temperature in its usual place, the result is True.
+
     Args:
         configured: verl's worker or manager of agent loops.
     """
