@@ -141,7 +141,7 @@ def unreadable_directories(directory: Path, depth: int = _DEPTH) -> Iterator[str
 
 
 def _problem_of_missing(spool: Path) -> str | None:
-    """Return why a spool that does not exist cannot be made."""
+    """Return why a spool that does not exist cannot be made; None if it can."""
     parent = next(path for path in spool.absolute().parents if path.exists())
     if parent.is_dir() and _may_write(parent):
         return None
