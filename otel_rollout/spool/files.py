@@ -32,7 +32,7 @@ ALWAYS_ALLOWED_BYTES: Final = 64 << 20
 
 
 def files_of(paths: Sequence[Path]) -> Iterator[Path]:
-    """Yield the files among the paths, and the segments in their directories.
+    """Yield the paths that are files, and the segments below the paths that are directories.
 
     Raises:
         ValueError: for a directory without segments, and for a device.
