@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from arro3.core import RecordBatch
 
 _ROWS_AT_ONCE: Final = 500
-"""Spans whose rows are in memory as Python objects; Arrow batches of all spans of a commit are."""
+"""Maximum spans whose rows are Python objects in memory. The other rows of a commit are Arrow batches."""
 
 
 class DeltaSpanExporter(GuardedExporter):

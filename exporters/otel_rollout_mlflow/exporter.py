@@ -30,10 +30,11 @@ class MlflowSpanExporter(IdentityExporter):
     names; a missing experiment is created. A span of no known project goes to MLflow's "Default" experiment.
     Sending spans again is safe: MLflow overwrites them.
 
-    Scores become Feedback, written after their spans. They come from ``rollout.score.*`` of a root, which
-    become trace tags as well, and from evaluation spans, however late. Of several scores of one name the
-    newest by its own time stays, in any order of arrival. A score given from outside its trajectory is
-    Feedback and a tag but no span, because MLflow measures a trace's duration up to the end of its last span.
+    Scores become Feedback, written after their spans. Scores come from the attributes ``rollout.score.*`` of
+    a root, which become trace tags as well, and from evaluation spans, however late. Of several scores with
+    one name, the newest by its own time stays, whatever the order of arrival. A score given from outside its
+    trajectory is Feedback and a tag but no span, because MLflow measures a trace's duration up to the end of
+    its last span.
 
     Every argument wins over its environment variable. The constructor opens no connection.
 

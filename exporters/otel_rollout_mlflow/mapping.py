@@ -60,8 +60,9 @@ def trace_name(root: Span) -> str:
 def placeholder(root: Span) -> Span:
     """Map a running root to a span that MLflow shows until the ended root overwrites it.
 
-    Its parent is no span: without a parent it would end the trace. Its resource holds the trace's tags,
-    because from any span but a root MLflow makes tags of resource attributes alone.
+    The placeholder's parent is the id of no span, because a span without a parent would end the trace. The
+    placeholder's resource holds the trace's tags, because from a span that is no root, MLflow makes tags of
+    resource attributes alone.
     """
     mapped = to_mlflow(root)
     return mapped.copy(
@@ -112,9 +113,9 @@ def to_mlflow(span: Span, resource: Resource | None = None) -> Span:
 
 
 def _usage(attributes: Mapping[str, AttributeValue]) -> str:
-    """Return a model call's token usage in MLflow's form; empty for others, which may repeat it.
+    """Return a model call's token usage in MLflow's form; empty for other spans, which may repeat it.
 
-    MLflow would count on any span, take true for 1, and add negative counts.
+    MLflow itself would count the tokens of any span, take true for 1, and add negative counts.
     """
     counts = model_calls.usage_of(attributes) or {}
     usage = {name: counts[key] for key, name in _USAGE.items() if key in counts}

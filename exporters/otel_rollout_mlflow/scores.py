@@ -1,4 +1,4 @@
-"""Make scores MLflow's Feedback, of which the newest of each name stays; find the traces that they score."""
+"""Convert scores to MLflow's Feedback, keep the newest of each name, and find the scored traces."""
 
 from __future__ import annotations
 
@@ -180,9 +180,9 @@ def changes_of(
 def tags_of(scores: Sequence[MlflowFeedback], info: Mapping[str, Any]) -> list[tuple[Change, MlflowFeedback]]:
     """Decide which tags of a trace to write.
 
-    The result has the newest scores of the trajectory that are not yet tags. Write tags before feedback: a
-    score replaces a tag only if these scores or the stored feedback have the tag's value. Else an attribute
-    set the tag.
+    The result has the newest scores of the trajectory that are not yet tags. Write these tags before the
+    feedback. A score replaces a tag only if the tag has the value of one of these scores or of the stored
+    feedback. Any other value was set by an attribute, and stays.
 
     Args:
         scores: scores of one trace, in any order.
@@ -205,10 +205,10 @@ def tags_of(scores: Sequence[MlflowFeedback], info: Mapping[str, Any]) -> list[t
 
 
 def _adopted(score: MlflowFeedback, info: Mapping[str, Any]) -> MlflowFeedback:
-    """Return a score as that of the span to which the trajectory's stored score of its name belongs.
+    """Move a trajectory's score to the span whose stored feedback has the score's name.
 
-    A score by identity, which belongs to no span, takes the place of the root's, and the root's takes that of
-    a score by identity. So the trace has one feedback of a name.
+    The root's score and a score by identity, which belongs to no span, replace each other. So the trace has
+    one feedback of each name.
     """
     if not score.tagged:
         return score
@@ -227,7 +227,8 @@ def _adopted(score: MlflowFeedback, info: Mapping[str, Any]) -> MlflowFeedback:
 def _newest(scores: Sequence[MlflowFeedback]) -> dict[str, MlflowFeedback]:
     """Map each id to the newest score, tagged if any score of the id is tagged.
 
-    Root and evaluation span may hold one score, but only the root tells that it is the trajectory's.
+    A root and an evaluation span may hold the same score, and only one of them may tell that the score is the
+    trajectory's.
     """
     tagged = {score.id for score in scores if score.tagged}
     newest = evaluations.newest_by(lambda score: score.id, scores)

@@ -43,10 +43,10 @@ def ensure_created(engine: Engine) -> None:
 
 
 def check_readable(path: Path) -> None:
-    """Check that a database can be read, or is missing; without opening it, which would end SQLite's locks.
+    """Check that a database is readable or missing, without opening it, which would end SQLite's locks.
 
     Raises:
-        OSError: it is no file, a link to nothing, or not readable for this user.
+        OSError: the path is no file, a link to nothing, or not readable for this user.
     """
     if not os.path.lexists(path):
         return

@@ -24,7 +24,7 @@ _NUL: Final = "\0"
 _SYMBOL_OF_NUL: Final = "\u2400"
 _ESCAPED_NUL: Final = "\\u0000"
 _LONG_NUMBER: Final = b"0" * 19
-"""As many digits as an integer has that may not fit into 64 bits, all of them replaced by zeros."""
+"""The digits of an integer that may not fit into 64 bits, each replaced by 0."""
 _DIGITS_AS_ZEROS: Final = bytes.maketrans(b"123456789", b"000000000")
 _BRACES_AS_BRACKETS: Final = bytes.maketrans(b"{}", b"[]")
 _NO_BRACKETS: Final = bytes(code for code in range(256) if code not in b"[]{}")
@@ -59,8 +59,8 @@ def tag_attribute(text: str) -> str:
 def storable_json(text: str) -> str:
     """Make JSON text storable and readable; other text stays.
 
-    Integers beyond 64 bits become text, since MLflow would not show the trace. Values below ``MAX_LEVELS``
-    become their JSON as text.
+    Integers beyond 64 bits become text, since MLflow would not show the trace. Values more than
+    ``MAX_LEVELS`` deep become text: their JSON.
     """
     # A regular expression for 19 digits takes ten times as long.
     has_long_number = _LONG_NUMBER in text.encode(errors="replace").translate(_DIGITS_AS_ZEROS)

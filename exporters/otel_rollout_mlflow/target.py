@@ -1,4 +1,4 @@
-"""Name what MLflow's server and its database have in common."""
+"""Define what the targets for MLflow's server and for its database share."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class MlflowTraces:
     def find(
         self, tags: Mapping[str, str], id_prefix: str = "", is_running: bool = False
     ) -> Iterator[dict[str, Any]]:
-        """Yield trajectories as MLflow's API describes them and ``start_ns``, the newest first.
+        """Yield trajectories, the newest first, as MLflow's API describes them, with ``start_ns`` added.
 
         Args:
             tags: tags that a trajectory has; an empty value matches any value.

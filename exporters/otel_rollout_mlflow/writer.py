@@ -1,4 +1,4 @@
-"""Write spans, and after them their scores, to an experiment, which is found first; link traces to a run."""
+"""Find an experiment, write spans and then their scores to it, and link traces to a run."""
 
 from __future__ import annotations
 
@@ -142,8 +142,8 @@ class TraceWriter:
 def _newest(spans: Sequence[Span]) -> list[Span]:
     """Return the last span of each id, which is the one that MLflow would keep.
 
-    With two spans of one id, MLflow may find a circle of parents and children, and then adds up tokens for
-    ever.
+    With two spans of one id, MLflow may find a circle of parents and children, and then adds up tokens
+    forever.
     """
     return list({(span.trace_id, span.span_id): span for span in spans}.values())
 

@@ -1,8 +1,9 @@
 """Write each call once, find the calls that Weave refuses, and show running trajectories.
 
 If a call is sent twice, Weave shows two calls until it merges them. So this module does not send an
-acknowledged call again. It first asks Weave for calls that may have arrived: calls of a request without an
-answer, and calls that ended before this exporter was built, which an earlier exporter may have sent.
+acknowledged call again. Before sending, it asks Weave for calls that may have arrived: calls of a request
+without an answer, and calls that ended before this exporter was built, which an earlier exporter may have
+sent.
 """
 
 from __future__ import annotations
@@ -155,7 +156,7 @@ def requests_of(calls: Sequence[WeaveCall], max_bytes: int = MAX_REQUEST_BYTES) 
 
 
 class RunningMarkers:
-    """The markers of one exporter. Not thread-safe: used under the exporter's lock.
+    """The calls that show running trajectories (markers). Not thread-safe: used under the exporter's lock.
 
     Args:
         server: the server to write to.

@@ -181,7 +181,8 @@ class WeaveSpanExporter(IdentityExporter):
     def _counted_inside(self, span: Span) -> frozenset[str]:
         """Return the token counts that model calls inside a span have; remember them for the span around it.
 
-        A call inside is sent before it is known what is around it, and Weave adds up all counts.
+        Weave adds up the counts of all calls. An inner call is sent before the call around it. So the inner
+        call has the counts, and the call around it leaves them out.
         """
         inside = self._counted.get((span.trace_id, span.span_id), frozenset())
         counts = inside.union(model_calls.usage_of(span.attributes) or ())

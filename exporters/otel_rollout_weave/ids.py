@@ -1,6 +1,6 @@
-"""Make ids of Weave's calls and feedback; each process makes equal ids for a span.
+"""Make ids of Weave's calls and feedback, and name the attribute for the id of a rollout run.
 
-Name the attribute with the id of a rollout run.
+Each process makes equal ids for a span.
 """
 
 from __future__ import annotations

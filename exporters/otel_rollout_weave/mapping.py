@@ -35,7 +35,7 @@ _KINDS: Final = {
     "RETRIEVER": "search",
 }
 _USAGE: Final = (semconv.GEN_AI_USAGE_INPUT_TOKENS, semconv.GEN_AI_USAGE_OUTPUT_TOKENS)
-"""Token counts of a call's usage, where they have the last parts of these names."""
+"""Token counts in a call's usage, under the last part of each name."""
 _NOT_ATTRIBUTES: Final = frozenset({*semconv.MIME_TYPES, *semconv.MIME_TYPES.values()})
 _NOT_EXTRA: Final = (semconv.SCORE_PREFIX, semconv.SCORE_TIME_PREFIX, semconv.TOKENS_PREFIX)
 
@@ -62,7 +62,7 @@ class WeaveCall:
         """Make a small call with this call's id, parent and time.
 
         The stand-in replaces a call whose content Weave refuses. It contains nothing of the application's,
-        since Weave may refuse any of that.
+        since Weave may refuse any part of that content.
         """
         empty: dict[str, Any] = dict.fromkeys(("output", "thread_id", "turn_id", "wb_run_id", "wb_run_step"))
         empty |= {"attributes": {}, "inputs": {}, "op_name": "refused", "display_name": "refused"}

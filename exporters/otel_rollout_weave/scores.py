@@ -1,4 +1,4 @@
-"""Write scores as Weave's feedback, of which the newest of a name stays; find the calls that they score."""
+"""Write scores as Weave's feedback, keep the newest of each name, and find the scored calls."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def has_trajectories(server: Server, project_id: str, run: str) -> bool:
 
 
 def _trajectories(server: Server, project_id: str, wanted: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    """Yield the root calls of ended trajectories with attributes of these texts."""
+    """Yield the root calls of ended trajectories whose attributes have the wanted texts."""
     action = "looking for the trajectories of scores"
     for call in _ended_roots(server, project_id, ["started_at", "attributes"], wanted, action):
         if type((call.get("attributes") or {}).get(semconv.short_name(semconv.VALIDATE))) is bool:
@@ -233,7 +233,7 @@ def _trajectories(server: Server, project_id: str, wanted: Mapping[str, str]) ->
 def _ended_roots(
     server: Server, project_id: str, columns: Sequence[str], wanted: Mapping[str, str], action: str
 ) -> Iterator[dict[str, Any]]:
-    """Yield ended root calls with attributes of these texts, the oldest first."""
+    """Yield ended root calls whose attributes have the wanted texts, the oldest first."""
     equal = [
         {"$eq": [_text_of(semconv.short_name(name)), {"$literal": text}]}
         for name, text in wanted.items()

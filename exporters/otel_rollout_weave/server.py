@@ -18,7 +18,7 @@ from otel_rollout_weave.settings import WeaveSettings, valid_name
 DEFAULT_PROJECT: Final = "uncategorized"
 """W&B's own name for the project of runs that name none."""
 MAX_REMEMBERED: Final = 20_000
-"""Maximum calls, and scores, remembered as sent. A batch that is sent again needs only its own."""
+"""Maximum calls, and maximum scores, remembered as sent. A batch that is sent again needs only its own."""
 _PAGE: Final = 1000
 """Maximum calls that one answer of the server lists."""
 _CHECK_KEY: Final = (

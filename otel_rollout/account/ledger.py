@@ -5,7 +5,8 @@ decided groups, and for each of their traces whether it is delivered.
 
 Cursors and counts change in one transaction, after the target has answered, so that they always agree. A
 forwarder that is killed between answer and transaction sends the batch again, unless the exporter commits
-numbered batches: then the ledger has the batch before it is committed, and the target tells whether it is.
+numbered batches: then the ledger records the batch before it is committed, and the target says whether it
+was.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class NumberedBatch:
     """The newest batch that an exporter has begun to commit.
 
     Attributes:
-        writer: id by which the target knows the exporter's batches; a ledger that is lost takes it along.
+        writer: id by which the target knows the exporter's batches. A new ledger has a new id.
         number: number of the batch; 0 before the first.
         ends: segment → end of the batch's lines, which begin at the exporter's cursor. None once the batch is
             committed.
@@ -93,7 +94,7 @@ class Ledger(LedgerFile):
         tallies: Mapping[StepKey, Tally],
         held: Sequence[HeldScore] = (),
     ) -> None:
-        """Move an exporter's cursors, add to its counts; clear its failure and its batch.
+        """Move an exporter's cursors, add to its counts, and clear its failure and its batch.
 
         Args:
             exporter: name of the exporter.
@@ -126,7 +127,7 @@ class Ledger(LedgerFile):
         return NumberedBatch(writer, number, None if ends is None else json.loads(ends))
 
     def note_batch(self, exporter: str, batch: NumberedBatch) -> None:
-        """Record a batch before it is committed; :meth:`advance` records that it is."""
+        """Record a batch before it is committed; :meth:`advance` records the commit."""
         ends = None if batch.ends is None else json.dumps(batch.ends)
         with self._change():
             self._db.execute(

@@ -84,7 +84,7 @@ class LedgerFile:
         self._db, self._file = self._open()
 
     def __enter__(self) -> Self:
-        """Use the ledger."""
+        """Return the ledger, for a ``with`` block."""
         return self
 
     def __exit__(

@@ -20,7 +20,7 @@ FILE_SUFFIXES = ("-wal", "-shm", "-journal", "")
 VERSION = 1
 """Version of the tables, kept as SQLite's ``user_version``."""
 _UNCHANGED_READS = 3
-"""Times that a ledger without a log is read; a forwarder may start meanwhile."""
+"""Maximum attempts to read a ledger that has no log. A forwarder may start meanwhile."""
 _TEMPORARY_ERRORS = ("locked", "busy", "disk I/O error", "unable to open", "disk is full")
 """Parts of SQLite error messages that do not mean a damaged file."""
 
@@ -181,10 +181,10 @@ def _read_unchanged(path: Path, busy_timeout: float | None) -> LedgerState:
 
 
 def _sizes_and_times(*paths: Path) -> list[tuple[int, int, int] | None]:
-    """Return what changes with the content of files; None for a missing one."""
+    """Return inode, size and time of change of each file; None for a missing file."""
     found: list[tuple[int, int, int] | None] = []
     for path in paths:
-        try:  # no look at whether it exists before: it may go in between
+        try:  # no check beforehand whether it exists: it may vanish in between
             state = path.stat()
             found.append((state.st_ino, state.st_size, state.st_mtime_ns))
         except FileNotFoundError:

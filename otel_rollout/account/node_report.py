@@ -155,7 +155,7 @@ def _content(path: Path) -> bytes:
 def _pending(node_dir: Path, cursors: Mapping[str, int]) -> Iterator[tuple[bytes, int]]:
     """Yield the lines that an exporter's cursors have not passed, from segments and journals.
 
-    Each comes with the number of its spans that the cursor has passed.
+    Each line comes with the number of its spans that the cursor has passed.
     """
     for name in layout.segments(node_dir):
         try:
@@ -168,7 +168,7 @@ def _pending(node_dir: Path, cursors: Mapping[str, int]) -> Iterator[tuple[bytes
 
 
 def _bytes_from(node_dir: Path, name: layout.SegmentName, begin: int) -> Iterator[bytes]:
-    """Yield the bytes of a segment from ``begin`` on, and those that its writer's journal owes."""
+    """Yield the bytes of a segment from ``begin`` on, and then those that only its writer's journal has."""
     size = begin
     try:
         with open(node_dir / name.file, "rb", opener=open_private) as file:
@@ -232,8 +232,8 @@ def count_steps(node_dir: Path, exporters: list[str]) -> Mapping[StepKey, StepCo
 def _by_step(node_dir: Path, writer: _Writer) -> Counter[StepKey]:
     """Attribute the spans of a writer that have not ended to steps.
 
-    The root table has the trajectories with their steps. Operations count as of the trajectories' step if
-    all trajectories have the same step, else as of "other steps".
+    The root table has the trajectories with their steps. Operations count for the trajectories' step if all
+    trajectories have the same step, else for "other steps".
     """
     if writer.not_ended <= 0:
         return Counter()

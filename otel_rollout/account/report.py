@@ -125,7 +125,7 @@ class Report:
             recorded.
         problem: why the spool could not be read, or None. The counts are then those of this process.
         other_scopes: instrumentation scope of another library → its recorded spans; see ``scopes``.
-        trajectories: recorded trajectories that began inside none.
+        trajectories: recorded trajectories that did not begin inside another one.
         operations_outside: recorded operations that began outside any trajectory, without those below them.
     """
 
@@ -238,7 +238,7 @@ class Report:
 
 
 def summed(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Add up counts by name; names without any are left out."""
+    """Add up counts by name; leave out names whose sum is 0."""
     total: Counter[str] = Counter()
     for count in counts:
         total.update(count)
@@ -258,7 +258,7 @@ def totals(counts: Sequence[Any]) -> dict[str, Any]:
 
 
 def bounded_scopes(counts: Mapping[str, int]) -> dict[str, int]:
-    """Return the scopes with most spans, most first; one row for the rest."""
+    """Return the scopes with the most spans, in falling order, and one entry for the rest."""
     rest = counts.get(OTHER_SCOPES, 0)
     named = sorted((item for item in counts.items() if item[0] != OTHER_SCOPES), key=lambda item: -item[1])
     rest += sum(number for _, number in named[SCOPE_ROWS - 1 :])

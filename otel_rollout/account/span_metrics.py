@@ -27,11 +27,11 @@ REWARD: Final = "reward"
 OTHER: Final = "_OTHER"
 """OpenTelemetry's text for a value that is not counted apart, or an error of unknown type."""
 _MAX_NAMES: Final = 64
-"""Different values of one attribute of a process's metrics; further values count as OTHER."""
+"""Maximum different values of one attribute in a process's metrics; further values count as OTHER."""
 _MAX_PARENTS: Final = 1 << 16
-"""Running spans whose ended model calls are remembered."""
+"""Maximum running spans whose ended model calls are remembered."""
 _IDENTITY: Final = (semconv.PROJECT_NAME, semconv.EXPERIMENT_NAME, semconv.VALIDATE)
-"""The parts of a trajectory's identity that each metric has. A step or a row would be a series each."""
+"""The parts of a trajectory's identity that each metric has. Each step or row would add a time series."""
 _CALL_NAMES: Final = (
     semconv.GEN_AI_PROVIDER_NAME,
     semconv.GEN_AI_REQUEST_MODEL,
@@ -44,7 +44,7 @@ _TOKEN_TYPES: Final = {
 }
 _CALL_SECONDS: Final = tuple(0.01 * 2**power for power in range(14))
 _TOKENS: Final = tuple(4**power for power in range(14))
-"""Bounds of buckets that OpenTelemetry's convention names, as the one before."""
+"""Bucket bounds of OpenTelemetry's convention, as are those of ``_CALL_SECONDS``."""
 _TOOL_SECONDS: Final = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 _TRAJECTORY_SECONDS: Final = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600)
 _TURNS: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)
@@ -53,7 +53,7 @@ Labels = dict[str, str | bool | int | float]
 
 
 class _CallsBelow(NamedTuple):
-    """What is known of a running span: the ended model calls below it, and the counts that these have."""
+    """What is known of a running span: the ended model calls below it, and the names of their counts."""
 
     turns: int = 0
     counts: frozenset[str] = frozenset()
@@ -140,7 +140,7 @@ class SpanMetrics:
     def _measure_call(
         self, span: Span, attributes: Mapping[str, Any], labels: Labels, below: _CallsBelow
     ) -> _CallsBelow:
-        """Measure a model call, unless a call inside it was measured; return it as calls below its parent."""
+        """Measure a model call, except what a call inside it has measured; return it for its parent."""
         labels[semconv.GEN_AI_OPERATION_NAME] = self._bounded(
             attributes, semconv.GEN_AI_OPERATION_NAME, _CHAT
         )

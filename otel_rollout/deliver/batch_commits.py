@@ -2,8 +2,8 @@
 
 The ledger has a batch before it is committed: its number, and the place of its lines in the segments. A
 forwarder that is killed leaves the batch in the ledger. Its successor asks the target whether the batch is
-stored, and else commits exactly these lines with the same number. A ledger that is lost means another writer:
-readers fold its rows by span id.
+stored, and else commits exactly these lines with the same number. If the ledger is lost, the next batches
+come from a new writer, and spans may be stored twice. Readers count a span id once.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class BatchCommits(BatchSender):
 
     Attributes:
         clock: as given.
-        batch: the newest batch. It has ``ends`` from before its commit until :meth:`end`.
+        batch: the newest batch. Its ``ends`` are set from before its commit until :meth:`end`.
     """
 
     may_halve = False
@@ -69,7 +69,7 @@ class BatchCommits(BatchSender):
         self.batch = replace(self.batch, ends=None)
 
     def _export(self, lines: Sequence[Line]) -> tuple[ExportFailure | None, dict[Line, str]]:
-        """Commit lines as a new batch, or as the unfinished one unless the target has it."""
+        """Commit lines as a new batch, or as the unfinished batch unless the target has stored it."""
         sent, unreadable = self._to_export(lines)
         if not sent:
             return None, unreadable
@@ -92,7 +92,7 @@ class BatchCommits(BatchSender):
         return failure, unreadable
 
     def _spans(self, lines: Sequence[Line], unreadable: dict[Line, str]) -> Iterator[Any]:
-        """Yield the spans of lines, one line at a time, which is forgotten then."""
+        """Yield the spans of lines, one line at a time; then free the line's spans."""
         for line in lines:
             yield from super()._spans([line], unreadable)
             line.forget()

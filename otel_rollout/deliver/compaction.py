@@ -33,8 +33,8 @@ def retire(
         node_dir: holds the segments.
         is_done: returns whether every exporter is done with a segment, given its name and its size in bytes.
         keep: whether to compress segments into the archive before removal.
-        ended: writers that are dead, with complete segments; none of theirs grows any more. A process that
-            began and was killed since may have everything in its journal, and an empty segment.
+        ended: dead writers whose segments are complete and grow no more. A process that began and was killed
+            meanwhile is not among them: all its spans may be in its journal, beside an empty segment.
     """
     for name in layout.segments(node_dir):
         if name.sequence == layout.CLOSING_SEQUENCE:

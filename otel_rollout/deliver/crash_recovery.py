@@ -80,9 +80,9 @@ class CrashRecovery:
 def end_open_trajectories(node_dir: Path, writer: str, alive_ns: int = 0) -> None:
     """End the open trajectories of a dead writer at its last sign of life.
 
-    That is a recorded span's end, a note in the journal, or the moment at which the writer held its locks.
-    A process that hangs may record and note nothing. Call this after the writer's segments are repaired.
-    Idempotent.
+    A sign of life is the end of a recorded span, a note in the journal, or a moment at which the writer held
+    its locks. A process that hangs may record and note nothing. Call this after the writer's segments are
+    repaired. Idempotent.
 
     Args:
         node_dir: the node directory.

@@ -11,7 +11,7 @@ from otel_rollout.deliver.lines import Line
 from otel_rollout.spool import layout, segments
 
 _MAX_LOGGED = 10
-"""Rejected spans logged per exporter at most; the dead-letter file has the reason of every one."""
+"""Maximum rejected spans that are logged per exporter; the dead-letter file has the reason of every one."""
 
 
 def rejected_file(node_dir: Path, exporter: str) -> Path:

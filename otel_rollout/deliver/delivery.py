@@ -110,7 +110,7 @@ class Delivery(ForwarderThread):
         return self._positions.get(name.stem, 0) >= size and not reads_spool(self._exporter)
 
     def is_caught_up(self) -> bool:
-        """Return whether all complete lines are delivered and linked to the run."""
+        """Return whether all complete lines and waiting scores are delivered, and linked to the run."""
         if not self._link.is_complete() or (self._scores is not None and not self._scores.is_empty):
             return False
         for name in layout.segments(self._node_dir):
@@ -172,7 +172,7 @@ class Delivery(ForwarderThread):
 
     @contextlib.contextmanager
     def _logging(self) -> Iterator[None]:
-        """Log what the exporter raises, which may be anything of a third party's; spans are delivered."""
+        """Log any exception that the exporter raises in the block: spans are delivered all the same."""
         try:
             yield
         except Exception:
@@ -203,7 +203,7 @@ class Delivery(ForwarderThread):
         return not self._link.is_complete() and self._link.may_retry() and self._is_over(batch)
 
     def _next_batch(self) -> list[Line]:
-        """Return undelivered lines, up to a full batch; none while they wait for others."""
+        """Return undelivered lines, up to a full batch; none while they wait for further lines."""
         if self._commits is None:
             return self._read(BATCH_SPANS, BATCH_BYTES)
         if (ends := self._commits.batch.ends) is not None:
@@ -265,7 +265,7 @@ class Delivery(ForwarderThread):
         return batch
 
     def _is_held(self, line: Line) -> bool:
-        """Return whether a line waits for its trajectory, once the cursor has passed it."""
+        """Return whether a line waits for its trajectory, once the cursor has passed the line."""
         return self._scores is not None and line.is_by_identity and not line.is_sampled_out
 
     def _is_decided(self, line: Line) -> bool:

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 
 
 class ForwarderThread(ABC):
-    """Work in a thread of its own.
+    """A part of the forwarder's work, in a thread of its own.
 
     Args:
         name: name of the thread.
@@ -22,7 +22,7 @@ class ForwarderThread(ABC):
         self._thread.start()
 
     def stop(self, timeout: float) -> None:
-        """Stop after what is being done; the next forwarder does the rest."""
+        """Stop after the current piece of work; the next forwarder does the rest."""
         self._stop.set()
         self._thread.join(timeout)
 

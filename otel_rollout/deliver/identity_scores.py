@@ -1,8 +1,8 @@
 """Hold scores by identity until their trajectories are found in the target.
 
-A score is held in the ledger, in the transaction that moves the cursor past its line, and leaves it in the
-transaction that counts it. So a restarted forwarder goes on where the last one stopped. A forwarder that is
-killed between the target's answer and the transaction sends the score again; a target stores it once.
+The transaction that moves the cursor past a score's line stores the score in the ledger. The transaction that
+counts the score removes it. So a restarted forwarder goes on where the last one stopped. A forwarder that is
+killed between the target's answer and the second transaction sends the score again; a target stores it once.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from otel_rollout.otlp.score_identity import (
 from otel_rollout.otlp.span import Span
 
 MAX_HELD: Final = 20_000
-"""Scores that wait at most; before further ones the cursor of their segment waits."""
+"""Maximum scores that wait. The cursor of a segment stops before a further one."""
 SCORES_PER_EXPORT: Final = 1000
 """Maximum scores that are exported at once."""
 _STEPS_PER_SEARCH: Final = 10
@@ -75,7 +75,7 @@ class _Turn:
 
     Attributes:
         ledger: counts the scores.
-        end: when others are next, by the monotonic clock.
+        end: when other work is next, by the monotonic clock.
         added: the counts that were added to the ledger.
     """
 
@@ -85,7 +85,7 @@ class _Turn:
 
     @property
     def is_over(self) -> bool:
-        """Whether others are next; a turn without results lasts until all scores were searched."""
+        """Whether other work is next; a turn without results lasts until all scores were searched."""
         return bool(self.added) and time.monotonic() >= self.end
 
 

@@ -2,9 +2,8 @@
 
 The table has the spans of every node. So one forwarder, that of the home machine, writes the numbers, with
 the definitions of the views. A tracker cannot take a number back. So a step is written once, when it is
-complete: a later step has begun, no trajectory runs, and no row has come for a while. Which steps are written
-stands in the tracker's run itself: a forwarder that begins anew writes what is missing there, and nothing
-twice.
+complete: a later step has begun, no trajectory runs, and no row has come for a while. The tracker's run
+itself tells which steps are written. So a new forwarder writes what is missing there, and nothing twice.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
 
 TRAJECTORIES: Final = "trajectories"
-"""The number that each step has."""
+"""Name of the number that every step has."""
 
 
 class StepOfRun(NamedTuple):
@@ -61,7 +60,7 @@ class StepNumbers(NamedTuple):
 
 
 def spans_of_steps(table: DeltaTable, run_id: str, from_step: int | None) -> dict[StepOfRun, int]:
-    """Return each step of a run with the number of its rows, from one step on."""
+    """Return step → number of its rows, for the steps of a run from ``from_step`` on."""
     condition = filters.equals("run_id", run_id)
     if from_step is not None:
         condition += f" AND step >= {from_step}"
@@ -73,7 +72,7 @@ def spans_of_steps(table: DeltaTable, run_id: str, from_step: int | None) -> dic
 
 
 def numbers_of(table: DeltaTable, run_id: str, steps: Collection[int]) -> Iterator[StepNumbers]:
-    """Yield the numbers of steps of a run, those of training and of validation; reads these steps' rows."""
+    """Yield the numbers of some steps of a run, of training and validation; read only these steps' rows."""
     listed = ", ".join(map(str, sorted(steps)))
     # A score by id has no step. It names the trace, so it is of one of these steps if the trace is.
     rows = f"{filters.equals('run_id', run_id)} AND (step IN ({listed}) OR step IS NULL)"
@@ -121,7 +120,7 @@ class StepCurves(ForwarderThread):
         self._is_begun = self._is_refused = self._is_over = self._is_settled = False
 
     def note_over(self, is_over: bool) -> bool:
-        """Note whether no writer lives and everything is delivered; return whether all steps are written."""
+        """Store whether no writer lives and everything is delivered; return whether all steps are written."""
         self._is_over = is_over
         self._is_settled = self._is_settled and is_over
         return self._is_settled
@@ -163,7 +162,7 @@ class StepCurves(ForwarderThread):
         return failure
 
     def _begin(self, run: str) -> ExportFailure | None:
-        """Read from a run which steps it has."""
+        """Read from the tracker's run which steps are written."""
         written: set[StepOfRun] = set()
         for validate in (False, True):
             found = self._tracker.logged_steps(run, _name_of(TRAJECTORIES, validate))
@@ -174,7 +173,7 @@ class StepCurves(ForwarderThread):
         return None
 
     def _look(self, table: DeltaTable) -> None:
-        """Note which steps have got rows."""
+        """Note which steps have new rows."""
         if table.version() == self._version:
             return
         first = min(self._spans.keys() - self._written, default=max(self._spans, default=None))
@@ -212,7 +211,7 @@ class StepCurves(ForwarderThread):
         return None
 
     def _failed(self, failure: ExportFailure) -> ExportFailure:
-        """Note that a failure needs a person; the next forwarder tries again."""
+        """Note whether a failure needs a person: then only the next forwarder tries again."""
         self._is_refused = failure.kind is not FailureKind.UNAVAILABLE
         return failure
 

@@ -30,16 +30,16 @@ from otel_rollout.table.store import Store
 from otel_rollout.table.trajectory_store import stored_rows
 
 _MANY_FILES: Final = 16
-"""Files that a compaction would merge, or whose trajectories it would store, from which on there is one."""
+"""Minimum files to merge, or with trajectories to store, for a compaction to be due."""
 
 
 def start(node_dir: Path, table: str, keep: str) -> None:
-    """Start the process if there is something to do and two cores are there.
+    """Start the process if there is something to do, and this process may use two cores.
 
     Args:
         node_dir: has the log.
         table: the table's address.
-        keep: how long the table keeps a step; empty for good.
+        keep: how long the table keeps a step; empty: forever.
     """
     with suppress(TableError, OSError):  # delivery says what is wrong with the table or the directory
         store = Store(location_of(table))
@@ -76,7 +76,7 @@ def _is_due(store: Store) -> bool:
 
 
 def _is_core_free() -> bool:
-    """Return whether one of the CPUs that this process may use is idle for a while, or parts of several."""
+    """Return whether the usable CPUs together are idle for a while as much as one free CPU."""
     before = _idle_seconds()
     time.sleep(waits().core_look)
     return _idle_seconds() - before >= waits().core_look
@@ -90,7 +90,7 @@ def _idle_seconds() -> float:
 
 
 def main() -> None:
-    """Compact the table given as the first argument, as soon as a core is free."""
+    """Prune and compact the table given as the first argument, as soon as a core is free."""
     os.nice(19)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     if wait_until(_is_core_free, waits().free_core):

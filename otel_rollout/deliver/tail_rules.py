@@ -68,7 +68,7 @@ class TailRules:
         return Decision(False, "ordinary")
 
     def _reason(self, group: Group, trajectories: Sequence[TrajectoryOutcome]) -> str | None:
-        """Return the first rule below that keeps the group; None if none does."""
+        """Return the name of the first rule that keeps the group; None if no rule does."""
         reasons, is_validation = self._reasons, bool(group.validate)
         scored = [t for t in trajectories if t.is_scored]
         scores = [t.score for t in scored if t.score is not None]

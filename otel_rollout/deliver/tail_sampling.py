@@ -32,7 +32,7 @@ from otel_rollout.spool.segments import recorded_lines
 READ_BYTES = 8 << 20
 """Maximum bytes read from a segment at once."""
 _MAX_REMEMBERED = 1 << 16
-"""Traces, and groups, whose decision is kept in memory; the ledger has all decisions."""
+"""Maximum traces, and maximum groups, whose decision is kept in memory; the ledger has all decisions."""
 
 
 class Undecided(TrajectoryOutcome):
@@ -251,7 +251,7 @@ class TailSampling(ForwarderThread):
         return time.monotonic() - trajectory.first_seen >= self._settings.outcome_deadline
 
     def _outcomes(self, complete: Mapping[Group, Mapping[bytes, Undecided]]) -> dict[Group, Outcome]:
-        """Apply the rules to complete groups; errors are admitted to the budget first."""
+        """Apply the rules to complete groups; groups with errors get the budget first."""
         groups = {group: trajectories_in(traces.values()) for group, traces in complete.items()}
         groups = {group: siblings for group, siblings in groups.items() if siblings}
         for group, siblings in groups.items():

@@ -45,8 +45,8 @@ class Node:
 def examine(address: str, environ: Mapping[str, str], driver: str) -> list[DoctorFinding]:
     """Check a cluster and each of its nodes.
 
-    Connect as a program that variables trace would, so that workers get the environment that its workers
-    would get. Disconnect afterwards. Reuse an existing connection of this process.
+    Connect as a program that is traced by variables connects. So workers get the same environment as that
+    program's workers. Disconnect afterwards. Reuse an existing connection of this process.
 
     Args:
         address: address as for ``ray.init``.

@@ -32,14 +32,14 @@ from otel_rollout.spool.segments import place_of
 CHECKS: Final = ("spool", "damaged", "forwarder", "backlog", "refused", "dropped", "rejected", "disk")
 """Ids of the checks."""
 _MAX_RUNS: Final = 64
-"""Node directories that are checked, the newest ones; a spool may hold years of them."""
+"""Maximum node directories that are checked, the newest ones; a spool may hold years of them."""
 _ATTEMPTS: Final = 3
-"""Times that a node directory is looked at; a forwarder may remove a delivered segment in between."""
+"""Maximum attempts to check a node directory; a forwarder may remove a delivered segment in between."""
 _LINE_BYTES: Final = 1 << 16
 """Bytes read of a line; its time precedes its attributes."""
 _DAMAGE_ADVICE: Final = "What can be read is delivered; remove the file when nothing more is to come of it."
 _FULL: Final = 0.9
-"""Share of a run's limit from which on its segments are a finding."""
+"""Share of a run's size limit above which its segments are a finding."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,11 @@ class AlarmLimits:
     """Limits of a healthy spool.
 
     Attributes:
-        max_age: age of the oldest pending span, in seconds.
-        max_bytes: bytes pending for one exporter.
-        min_free: free space of the spool's file system, in per cent.
-        spool_limit: bytes of segments that a run may have; 0 if its processes chose the limit themselves.
+        max_age: maximum age of the oldest pending span, in seconds.
+        max_bytes: maximum bytes pending for one exporter.
+        min_free: minimum free space of the spool's file system, in per cent.
+        spool_limit: maximum bytes of segments that a run may have; 0 if its processes chose the limit
+            themselves.
     """
 
     max_age: float
@@ -172,7 +173,7 @@ class _Node:
                 yield DoctorCheck("damaged").fail(damage, _DAMAGE_ADVICE)
 
     def _is_complete(self, name: layout.SegmentName) -> bool:
-        """Return whether a segment's writer has begun another one since."""
+        """Return whether a segment's writer has begun another segment since."""
         file = self._journals.get(name.writer)
         return file is not None and file.state is not None and name.sequence < file.state.sequence
 

@@ -57,7 +57,7 @@ class DoctorFinding:
 
 @dataclass(frozen=True)
 class DoctorCheck:
-    """A check, by its stable id: makes what it finds."""
+    """A check with a stable id, which makes its findings."""
 
     id: str
 

@@ -108,9 +108,9 @@ def _try_recording(directory: Path) -> None:
 
 
 def problem_of(spool: Path) -> str | None:
-    """Return why nothing can be recorded in a spool, or read there; None if all is well.
+    """Return why nothing can be recorded in a spool, or read there; None without a problem.
 
-    A spool that does not exist is well if it can be made.
+    A spool that does not exist is no problem if it can be made.
     """
     if problem := layout.problem_of(spool):
         return problem
@@ -141,7 +141,7 @@ def unreadable_directories(directory: Path, depth: int = _DEPTH) -> Iterator[str
 
 
 def _problem_of_missing(spool: Path) -> str | None:
-    """Return why a spool that does not exist cannot be made."""
+    """Return why a spool that does not exist cannot be made; None if it can."""
     parent = next(path for path in spool.absolute().parents if path.exists())
     if parent.is_dir() and _may_write(parent):
         return None

@@ -1,4 +1,4 @@
-"""Check whether frameworks that load no plugins are traced when imported, and whether vLLM's engines live."""
+"""Check whether frameworks without plugins are traced when imported, and whether vLLM's engines survive."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _is_autoload_installed() -> bool:
 def check_engines() -> Iterator[DoctorFinding]:
     """Check this user's programs for an engine of vLLM's that will die at its first request.
 
-    No variable of the environment leads there: only the arguments of a server or of a trainer do.
+    No environment variable causes that. Only the arguments of a server or of a trainer do.
     """
     if not any(_installed("vllm")):
         return
@@ -83,7 +83,7 @@ def check_engines() -> Iterator[DoctorFinding]:
 def lets_engine_die(words: Sequence[str]) -> bool:
     """Return whether a command line lets vLLM trace without log statistics.
 
-    ``vllm serve`` has them by default, and verl has not.
+    Log statistics are on by default in ``vllm serve``, and off in verl.
     """
     if any(map(_ENDPOINT.fullmatch, words)):
         return any(map(_NO_STATISTICS.fullmatch, words))

@@ -1,4 +1,4 @@
-"""Check whose spans of other libraries are recorded, and which HTTP requests carry ``traceparent``.
+"""Check which other libraries' spans are recorded, and which HTTP requests carry ``traceparent``.
 
 In the program itself (``otel_rollout.doctor.examine()``) the findings tell what is imported, switched on and
 set there. The command sees the variables and the installed packages.
@@ -179,7 +179,7 @@ def _check_loss(
 
 
 def _check_way(configured: Settings) -> Iterator[DoctorFinding]:
-    """Check which way spans of trajectories take beside a provider that the application has set."""
+    """Check how spans of trajectories are recorded beside a provider that the application has set."""
     provider = trace.get_tracer_provider()
     if configured.enabled and not isinstance(provider, _OF_NOBODY):
         described = Application(configured).described(provider)
@@ -187,7 +187,7 @@ def _check_way(configured: Settings) -> Iterator[DoctorFinding]:
 
 
 _OF_NOBODY: Final = (trace.ProxyTracerProvider, joining.JoinedTracerProvider)
-"""Providers that say that the application has set none."""
+"""Types of the present provider if the application has set none."""
 _GIVE_PROVIDER: Final = (
     "Spans of other libraries go past trajectories: give instrumentors "
     "tracer_provider=otel_rollout.tracer_provider()."

@@ -24,7 +24,7 @@ _MIN_MASKED: Final = 3
 """Minimum characters of a value's part that is masked. Shorter parts would mask parts of words at random."""
 _CHOICES: Final = [hint for hint in get_type_hints(Settings).values() if get_origin(hint) is Literal]
 _COMMON_WORDS: Final = frozenset({"true", "false", *(word for hint in _CHOICES for word in get_args(hint))})
-"""Values that are never masked. A setting's choices, such as ``all``, are no secrets, and parts of words."""
+"""Values that are never masked, such as ``all``: they are no secrets, and are parts of other words."""
 _LOOPBACK: Final = re.compile(r"localhost|127(\.\d+){3}|::1|0\.0\.0\.0", re.IGNORECASE)
 _OTLP_ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _ADDRESS_NAMES: Final = re.compile("ADDRESS|ENDPOINT|HOST|URI|URL")

@@ -95,7 +95,8 @@ class Prepares(Protocol):
     def prepare(self) -> None:
         """Import modules and open connections that ``export`` needs. Must not raise.
 
-        Called once, in the exporter's thread. A failure is not reported, because ``export`` tries again.
+        The forwarder calls this once, in the exporter's thread. A failure is not reported, because ``export``
+        tries again.
         """
 
 
@@ -106,7 +107,8 @@ class NamesDestination(Protocol):
     def destination(self, project: str) -> str:
         """Return a phrase without credentials: ``MLflow experiment 'p' at http://…``.
 
-        Must not connect. Called at the start and after each batch, from which the exporter may learn more.
+        This must not connect. The forwarder calls this at the start and after each batch, from which the
+        exporter may learn more.
         """
 
 
@@ -125,8 +127,8 @@ class LinksRuns(Protocol):
     def link_run(self, run: str, rollout_run_id: str, /) -> ExportFailure | None:
         """Link the spans of a rollout, exported before or after this call, to a run.
 
-        Must not raise. Called when a program publishes the run, after a restart of the forwarder, and after
-        the last delivery.
+        This must not raise. The forwarder calls this when a program publishes the run, after a restart, and
+        after the last delivery.
 
         Args:
             run: an MLflow run id, or ``entity/project/run`` of W&B.

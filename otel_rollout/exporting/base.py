@@ -36,7 +36,7 @@ class GuardedExporter(SpanExporter):
     """
 
     takes_decoded: ClassVar[bool] = False
-    """Whether ``write`` and the like get spans as lines are decoded (:mod:`otel_rollout.otlp.span`).
+    """Whether ``write`` and similar methods get spans as decoded lines (:mod:`otel_rollout.otlp.span`).
 
     The exporters of otel-rollout do. Others get spans of the SDK.
     """
@@ -52,7 +52,7 @@ class GuardedExporter(SpanExporter):
         self.last_failure = None
 
     def write(self, spans: Sequence[Any]) -> None:
-        """Write spans, of the SDK unless ``takes_decoded``, to the target. Called under the lock.
+        """Write spans to the target: SDK spans, unless ``takes_decoded`` is true. Called under the lock.
 
         Raises:
             UndeliveredError: the spans were not stored. Any other exception counts as an outage.
@@ -137,7 +137,7 @@ class TrackerExporter(GuardedExporter):
     """
 
     def write_running(self, roots: Sequence[Any]) -> None:
-        """Show trajectories, given as ``write`` gets spans, as running. Called under the lock.
+        """Show trajectories as running, given their roots in the form of ``write``. Called under the lock.
 
         Raises:
             UndeliveredError: the trajectories are not shown.
@@ -194,7 +194,7 @@ class IdentityExporter(TrackerExporter):
         raise NotImplementedError
 
     def write_scores(self, project: str, scores: Sequence[tuple[Any, Candidate[str]]]) -> None:
-        """Write scores, given as ``write`` gets spans, with their trajectories."""
+        """Write scores with their trajectories; the scores are spans in the form of ``write``."""
         raise NotImplementedError
 
     def find_trajectories(
@@ -219,7 +219,7 @@ class IdentityExporter(TrackerExporter):
 
 
 def decoded(spans: Iterable[ReadableSpan | Span]) -> list[Span]:
-    """Convert spans, which may be the SDK's, to the form in which lines are decoded.
+    """Convert spans, which may be the SDK's, to decoded spans (:mod:`otel_rollout.otlp.span`).
 
     Raises:
         UndeliveredError: a span has no ids.

@@ -23,9 +23,9 @@ from otel_rollout.spool import layout
 GROUP = "opentelemetry_traces_exporter"
 OWN_GROUP = "otel_rollout_exporter"
 READERS = "otel_rollout_reader"
-"""Group of what reads delivered trajectories back, by exporter."""
+"""Entry-point group of readers of delivered trajectories, by exporter."""
 ADDRESSES = "otel_rollout_addresses"
-"""Group of what knows the pages of trajectories, by exporter."""
+"""Entry-point group of the addresses of trajectories' pages, by exporter."""
 
 
 def installed() -> dict[str, EntryPoint]:
@@ -34,7 +34,7 @@ def installed() -> dict[str, EntryPoint]:
 
 
 def other_target(exporter: str) -> str:
-    """Return the option with which ``forward`` delivers the spans of an unknown exporter; else nothing."""
+    """Return the option that a suggested ``forward`` command needs if an exporter is unknown; else ""."""
     return "" if exporter in installed() else "--to NAME "
 
 
@@ -94,8 +94,8 @@ def load(name: str, options: Mapping[str, Any]) -> SpanExporter:
     """Build the exporter ``name`` with keyword arguments ``options``.
 
     Raises:
-        SettingsError: the exporter or a package that it needs is not installed, or it does not accept its
-            settings.
+        SettingsError: the exporter or a package that it needs is not installed, or the exporter does not
+            accept its options.
     """
     check_names([name])
     try:
@@ -133,7 +133,7 @@ def is_for_another_machine(exporter: SpanExporter, configured: Settings) -> bool
 
 
 def home_table(node_dir: Path, configured: Settings, exporters: Mapping[str, SpanExporter]) -> str | None:
-    """Return the address of the table that the home machine's forwarder looks after; None for any other's."""
+    """Return the address of the table that this forwarder looks after; None on any but the home machine."""
     # By the directory: this machine may also forward the directories of others, which were copied here.
     home = layout.node_directory(Path(), "", configured.home_node or configured.node)
     tables = (exporter.table_uri for exporter in exporters.values() if isinstance(exporter, WritesTable))

@@ -24,8 +24,9 @@ from otel_rollout.exporting.api import FailureKind, UndeliveredError
 _REJECTED: Final = frozenset({400, 409, 413, 422})
 """Statuses that blame the content of the request.
 
-Weave answers 409 to a call whose content does not match its digest. Elsewhere 409 is a conflict. The halves
-that are sent again outlive a short conflict, and a lasting conflict must not hold up all other spans.
+Weave answers 409 to a call whose content does not match its digest. Elsewhere 409 is a conflict. The
+forwarder sends halves of the batch again, which outlasts a short conflict. A lasting conflict must not hold
+up all other spans.
 """
 _UNAVAILABLE: Final = frozenset({408, 425, 429, 499})
 """Statuses below 500 that ask for another attempt."""
@@ -187,14 +188,14 @@ class HttpSession:
 
     @contextmanager
     def reading(self, response: requests.Response, protocol: str) -> Iterator[None]:
-        """Read an answer in a block; one of another form means that another server answers.
+        """Read an answer in a block; an answer of another form means that another server answers.
 
         Args:
             response: the answer.
             protocol: the expected server, such as ``an MLflow tracking server``.
 
         Raises:
-            UndeliveredError: the block raised what a wrong value causes.
+            UndeliveredError: the block raised an exception that a wrong value causes.
         """
         try:
             yield
@@ -316,7 +317,7 @@ def _capitalized(message: str) -> str:
 
 
 class BearerAuth(AuthBase):
-    """A bearer token. As a plain header, ``~/.netrc`` would replace it."""
+    """A bearer token as authentication. ``~/.netrc`` would replace a plain header."""
 
     def __init__(self, token: str) -> None:
         self._token = token

@@ -25,12 +25,13 @@ _CONTENT_VARIABLE: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 """Variable with which OpenTelemetry's GenAI instrumentors record messages; without it they do not."""
 _CONVENTIONS_VARIABLE: Final = "OTEL_SEMCONV_STABILITY_OPT_IN"
 _LATEST: Final = "gen_ai_latest_experimental"
-"""Value of the variable above with which messages are attributes of the span; else they are log events."""
+"""Value of ``_CONVENTIONS_VARIABLE`` with which messages are span attributes; else they are log events."""
 _ARGUMENTS: Final = {"openinference-instrumentation-openai-agents": {"exclusive_processor": False}}
-"""Distribution → arguments. The application's own processors of the OpenAI Agents SDK stay."""
+"""Distribution → arguments of its ``instrument()``. These keep the application's own processors."""
 _BESIDE_CONTEXT: Final = frozenset({"langchain"})
-"""Instrumentors whose spans of model calls are not current during the call. A span of the client inside is
-then no child of theirs, and its tokens count twice."""
+"""Instrumentors whose spans of model calls are not current during the call. So the client's span of the
+call is no child of them, and its tokens count twice.
+"""
 _CLIENTS: Final = frozenset({"anthropic", "bedrock", "cohere", "google-genai", "groq", "mistralai", "openai"})
 """Instrumentors of the clients with which frameworks call models."""
 
@@ -101,10 +102,11 @@ def _warn_of_layers() -> None:
 
 @contextmanager
 def _content_captured(captures_content: bool) -> Iterator[None]:
-    """Have an instrumentor that is switched on in the block record messages.
+    """Let an instrumentor that is switched on inside the block record messages.
 
-    By the latest conventions instrumentors read the variable at each call, so it stays set. Otherwise it is
-    removed: the application may switch on others, which serve another backend.
+    By the latest conventions, instrumentors read ``_CONTENT_VARIABLE`` at each call, so the variable stays
+    set. Otherwise the variable is removed after the block, because the application may switch on other
+    instrumentors that serve another backend.
     """
     if not captures_content or _CONTENT_VARIABLE in os.environ:
         yield
@@ -123,7 +125,7 @@ def _content_captured(captures_content: bool) -> Iterator[None]:
 
 
 def _arguments(chosen: Instrumentor) -> dict[str, Any]:
-    """Return an instrumentor's arguments: its own, and a provider if its tracers need one to be joined."""
+    """Return an instrumentor's arguments, with a provider if its spans need one to join trajectories."""
     own = _ARGUMENTS.get(chosen.distribution, {})
     provider = trace.get_tracer_provider()
     sdk = sys.modules.get("opentelemetry.sdk.trace")

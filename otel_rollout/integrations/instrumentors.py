@@ -31,14 +31,14 @@ NONE: Final = frozenset({"none", "off", "false", "0"})
 HTTP_CLIENTS: Final = frozenset({"aiohttp-client", "httpx", "httpx2", "requests", "urllib", "urllib3"})
 """Names of instrumentors that add ``traceparent`` to requests to any host, also public ones.
 
-``instrument()`` adds it to requests to the hosts that ``OTEL_ROLLOUT_TRACEPARENT_HOSTS`` allows.
+``instrument()`` adds the header only to requests to hosts that ``OTEL_ROLLOUT_TRACEPARENT_HOSTS`` allows.
 """
 _PREFERRED: Final = ("otel-rollout", "openinference-instrumentation-", "opentelemetry-instrumentation-")
 """Beginnings of distribution names, the best first.
 
-Our own for the OpenAI Agents SDK stays when the program replaces the SDK's list of processors. Others are
-lost then: in a Ray worker they are switched on before the program's own lines run. OpenInference's spans have
-messages, tokens and tool calls as attributes, without a further setting.
+Our own instrumentor of the OpenAI Agents SDK goes on when the program replaces the SDK's list of processors.
+Others stop then: in a Ray worker, they are switched on before the program's own lines run. OpenInference's
+spans have messages, tokens and tool calls as attributes, without a further setting.
 """
 _OWN: Final = {
     "openai_agents": ("openai-agents", "OpenAIAgentsInstrumentor"),
@@ -46,7 +46,7 @@ _OWN: Final = {
 }
 """Instrumentors of this package, for libraries that trace by means of their own.
 
-Each name has the library's distribution and the class in ``otel_rollout.integrations.<name>``.
+Each name maps to the library's distribution and to the class in ``otel_rollout.integrations.<name>``.
 """
 _EXTRAS: Final = ("instruments", "instruments-any")
 """Extras of an instrumentor's distribution that name the libraries it instruments."""
@@ -199,7 +199,7 @@ def _is_on(point: EntryPoint) -> bool:
 
 
 def _library_of(name: str, distribution: Distribution | None) -> tuple[str, str]:
-    """Return the library that an instrumentor instruments, and why it cannot."""
+    """Return the library that an instrumentor instruments, and why it cannot; empty if it can."""
     needed = list(_needed_libraries(distribution))
     of_name = [entry for entry in needed if normalized(entry.name) == normalized(name)]
     needed = of_name or needed

@@ -1,7 +1,8 @@
-"""Let LiteLLM's proxy record the model calls of agents that are handed a base URL and a key alone.
+"""Let LiteLLM's proxy record the model calls of agents that get only a base URL and a key.
 
-LiteLLM's own OpenTelemetry callback makes and exports the spans. This module tells it the trajectory: the
-agent's key (:func:`otel_rollout.trajectory_key`) names it. The proxy's configuration names two objects::
+LiteLLM's own OpenTelemetry callback makes and exports the spans. This module tells the callback the
+trajectory, which the agent's key names (:func:`otel_rollout.trajectory_key`). The proxy's configuration names
+two objects::
 
     litellm_settings:
       callbacks: ["otel", "otel_rollout.integrations.litellm_proxy.engine_headers"]
@@ -52,7 +53,7 @@ _ROUTES: Final = {
 _CONTROL_HEADERS: Final = (b"x-litellm-", b"litellm-")
 """Beginnings of the headers that steer LiteLLM: ids of calls, redaction, callbacks, retries."""
 _QUERIES: Final = frozenset({"beta"})
-"""Names in the query of a request that asks a model: Claude Code sends this one. LiteLLM reads others."""
+"""Names allowed in a model request's query string. Claude Code sends this one. LiteLLM obeys other names."""
 _propagator: Final = TraceContextTextMapPropagator()
 _logger = logging.getLogger("otel_rollout.litellm_proxy")
 
@@ -82,9 +83,9 @@ async def authenticate(request: Request, api_key: str) -> UserAPIKeyAuth:
 
 
 def _parent(of_key: trace.Span, sent: trace.Span) -> trace.Span:
-    """Return the span below which the call is: the agent's own if it is of the trajectory's trace.
+    """Return the parent of the call: the span that the agent sent if it is in the trajectory's trace.
 
-    The key alone decides whether the call is recorded.
+    Otherwise the parent is the span that the key names. The key alone decides whether the call is recorded.
     """
     context, own = of_key.get_span_context(), sent.get_span_context()
     if own.trace_id != context.trace_id:
@@ -95,12 +96,13 @@ def _parent(of_key: trace.Span, sent: trace.Span) -> trace.Span:
 
 
 def _drop_controls(request: Request) -> None:
-    """Remove what an agent could steer the recording with, before LiteLLM reads it.
+    """Remove headers and fields by which an agent could control the recording, before LiteLLM reads them.
 
-    An id of a call, for example: LiteLLM finds a call's span by the id, and two agents can choose the same.
+    An example is the id of a call: LiteLLM finds a call's span by the id, and two agents can choose the same.
 
     Raises:
-        HTTPException: the body is no JSON object, names several models, or is not all of the request.
+        HTTPException: the body is no JSON object, names several models, or the query string has parameters as
+            well.
     """
     headers = request.scope["headers"]  # the list that ``request.headers`` reads
     headers[:] = [(name, value) for name, value in headers if not name.lower().startswith(_CONTROL_HEADERS)]

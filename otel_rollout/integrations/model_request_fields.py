@@ -1,8 +1,8 @@
 """Name the fields of a model request: those of the published APIs, and sampling parameters of engines.
 
-A proxy takes fields of its own from the same object: credentials, addresses, retries, ids, callbacks. An
-agent that is not trusted may send the fields of this list alone. A field that steers a proxy is never among
-them: ``metadata``, for example, which OpenAI defines and LiteLLM reads.
+A proxy also reads fields of its own from the request's JSON object: credentials, addresses, retries, ids,
+callbacks. An agent that is not trusted may send the fields of this list alone. A field that steers a proxy is
+never among them: ``metadata``, for example, which OpenAI defines and LiteLLM reads.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ _MAX_OPEN: Final = 1 << 16
 
 
 class OpenAIAgentsInstrumentor:
-    """Add a trace processor to the SDK; it has the interface of OpenTelemetry's ``BaseInstrumentor``."""
+    """Adds a trace processor to the SDK, with the interface of OpenTelemetry's ``BaseInstrumentor``."""
 
     _instance: ClassVar[OpenAIAgentsInstrumentor]
 
@@ -228,6 +228,6 @@ def _without_nones(message: Any) -> Any:
 
 
 def _fail(span: Span, error: Any) -> None:
-    """Mark a span as failed; the message only if content is recorded."""
+    """Mark a span as failed; record the message only if content is recorded."""
     message, reason = error.get("message"), (error.get("data") or {}).get("error")
     fail(span, f"{message}: {reason}" if reason else str(message))

@@ -18,11 +18,11 @@ class State(RoomState):
     adapters: dict[str, Any] = field(default_factory=dict)
     """Name of a framework that traces by means of its own → what our adapter has added to the framework."""
     trainers: weakref.WeakKeyDictionary[Any, Any] = field(default_factory=weakref.WeakKeyDictionary)
-    """A trainer of TRL's → how far it has come."""
+    """A trainer of TRL's → its progress."""
     trainer_count: int = 0
     """Number of TRL's trainers that have generated in this process."""
     originals: dict[str, Any] = field(default_factory=dict, metadata=WIRED)
-    """Name of a function of verl's that is replaced → that function."""
+    """Name of a replaced function of verl's → the original function."""
     trajectories: Any = None
     """What the process of verl's trainer knows of the trajectories that it trains on."""
     requests: weakref.WeakKeyDictionary[Any, Any] = field(

@@ -1,4 +1,4 @@
-"""Convert the messages of foreign spans to chat messages in OpenAI's form.
+"""Convert the messages in other libraries' spans to chat messages in OpenAI's form.
 
 A chat message is a dict with ``role`` and ``content``; some have ``tool_calls``, ``tool_call_id``, ``name``
 or ``reasoning_content``. The functions accept any value. Content of an unknown form is dropped, or kept as
@@ -18,14 +18,14 @@ from otel_rollout.otlp.messages import read_json
 ChatMessage: TypeAlias = dict[str, Any]
 
 _MAX_DIGITS: Final = 9
-"""Maximum digits of an index in an attribute's name; a name with a longer index is no list's."""
+"""Maximum digits of an index in an attribute's name. Entries with a longer index are ignored."""
 _RESULT_PARTS: Final = ("tool_call_response", "tool_result")
 _CALL_PARTS: Final = ("tool_call", "tool_use")
 _REASONING_PARTS: Final = ("reasoning", "thinking")
 _SMOLAGENTS_CALL: Final = "tool-call"
 _SMOLAGENTS_RESULT: Final = "tool-response"
 _MAX_CALL_CHARS: Final = 1 << 16
-"""Maximum characters of smolagents' text of tool calls that are read; longer ones stay text."""
+"""Maximum characters of a smolagents message whose tool calls are parsed. Longer messages stay text."""
 _NO_ROLES: Final = ("", "unknown", "none")
 
 
@@ -43,9 +43,9 @@ def as_json(value: Any) -> str:
 
 
 def entries_below(attributes: Mapping[str, Any], prefix: str) -> list[Mapping[str, Any]]:
-    """Return the objects below a prefix: ``<prefix><index>.<path>``, by index.
+    """Return the objects that attributes named ``<prefix><index>.<path>`` describe, by rising index.
 
-    Indexes may be missing. Fields nest at the dots of their path.
+    Indexes may have gaps. Dots in a path make nested objects.
     """
     tree: dict[str, Any] = {}
     for name, value in attributes.items():
@@ -71,7 +71,7 @@ def _numbered(node: Any) -> list[Mapping[str, Any]]:
 
 
 def within(node: Any, *path: str) -> Any:
-    """Return what is below names in nested objects; None if it is missing."""
+    """Return the value at a path of names in nested objects; None if it is missing."""
     for name in path:
         node = node.get(name) if isinstance(node, Mapping) else None
     return node
@@ -166,7 +166,7 @@ def _are_parts(value: Any) -> bool:
 
 
 def of_genai(value: Any, role: str) -> list[ChatMessage]:
-    """Return the messages of ``gen_ai.input.messages`` or its counterpart.
+    """Return the messages of ``gen_ai.input.messages`` or ``gen_ai.output.messages``.
 
     Messages in OpenAI's own form, which some libraries put there, are taken as they are.
     """
@@ -187,7 +187,7 @@ def of_instructions(value: Any) -> list[ChatMessage]:
 
 
 def _of_genai(message: Mapping[str, Any], role: str) -> Iterator[ChatMessage]:
-    """Yield a message; several tool results become one message each."""
+    """Yield a message, and each of its tool results as a message of its own."""
     listed = message.get("parts")
     if not isinstance(listed, (list, tuple)):
         listed = message.get("content")
@@ -222,7 +222,7 @@ def _have_calls(parts: Sequence[Any]) -> bool:
 
 
 def _of_item(item: Mapping[str, Any], role: str) -> ChatMessage:
-    """Return a message without parts, or an item of the Responses API, which has no role."""
+    """Convert a message without parts, or an item of the Responses API without a role."""
     type_ = None if item.get("role") else item.get("type")
     if type_ == "function_call_output":
         return _message({"tool_call_id": item.get("call_id")}, "tool", item.get("output"), ())
@@ -310,7 +310,7 @@ Event: TypeAlias = tuple[str, Mapping[str, Any]]
 
 
 def of_events(events: Iterable[Event]) -> tuple[list[ChatMessage], list[ChatMessage]]:
-    """Return the messages in, and the messages out, of a span's events."""
+    """Read the request's messages and the reply's messages from a span's events."""
     asked: list[ChatMessage] = []
     answered: list[ChatMessage] = []
     for name, attributes in events:

@@ -1,17 +1,16 @@
 """Make spans of the phases of a request in an inference engine: queue, prefill and decode.
 
-vLLM says how long each phase took, as attributes of the request's span, and not when the phase began. The
-first token has a known distance from the request's arrival, which is the span's start. So the phases are
-placed around the first token: prefill ends there, and decode begins there.
+vLLM's span of a request has the duration of each phase as an attribute, but not the time at which a phase
+began. The span also has the time from the request's arrival, which is the span's start, to the first token.
+So the phases are placed around the first token: prefill ends there, and decode begins there.
 
-Two clocks are involved. The engine's core measures the phases. Its front end measures arrival, first token
-and end, and learns of a token later than the core, in vLLM 0.32 under load by up to 60 ms. So phases around
-the first token may reach past the request's end. Then they are moved together, until the last one ends there.
-Phases never begin before the arrival; those of the real engine did not, because its front end takes
-milliseconds before the queue. The lengths stay the engine's.
+Two clocks are involved. The engine's core measures the phases. The front end measures arrival, first token
+and end. The front end learns of a token later than the core: in vLLM 0.32 under load, by up to 60 ms. So the
+phases may reach past the request's end. Then all of them are moved to an earlier time, so that the last one
+ends with the request. No phase begins before the arrival. The durations do not change.
 
-Versions of vLLM differ in the times that they say. A phase is made if its time is known, and the times of
-all phases before it.
+Versions of vLLM differ in the durations that they report. A phase is made if its duration, and the durations
+of all phases before it, are known.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ TIMES: Final = {
 PHASES: Final = tuple(TIMES)
 _NS: Final = 1_000_000_000
 MAX_SECONDS: Final = 366 * 86_400
-"""Seconds, a year, above which a number is no time of a request. The view ``engine_requests`` has it, too."""
+"""Maximum seconds of a request's time: a year. The view ``engine_requests`` has the same limit."""
 _MAX_TIME_NS: Final = (1 << 63) - 1
 _INTERNAL: Final = 1
 """OTLP's ``SpanKind`` of a phase."""
@@ -49,7 +48,8 @@ class Phase(NamedTuple):
 
     Attributes:
         name: one of ``PHASES``.
-        span_id: id of the phase's span, made from the engine's span: a repeated span repeats its phases.
+        span_id: id of the phase's span, a hash of the engine span's id and the phase's name. So a repeated
+            span repeats its phases.
         start_ns: Unix time in ns.
         end_ns: Unix time in ns.
     """
@@ -61,7 +61,7 @@ class Phase(NamedTuple):
 
 
 def phases_of(name: str, span_id: bytes, attributes: Mapping[str, Any], start_ns: int) -> list[Phase]:
-    """Return the known phases of an engine's span, in order; none if the span is another one.
+    """Return the known phases of an engine's request, in order; none if the span is no such request.
 
     Args:
         name: the span's name.
@@ -89,7 +89,7 @@ def phases_of(name: str, span_id: bytes, attributes: Mapping[str, Any], start_ns
 
 
 def _delay(times: list[int], attributes: Mapping[str, Any]) -> int:
-    """Return the time in ns from the request's arrival to the begin of its first phase."""
+    """Return the time in ns from the request's arrival to the start of its first phase."""
     first_token = _ns(attributes.get(semconv.LATENCY_FIRST_TOKEN))
     if first_token is None or len(times) < 2:
         return 0
@@ -99,7 +99,7 @@ def _delay(times: list[int], attributes: Mapping[str, Any]) -> int:
 
 
 def seconds_of(value: Any) -> float | None:
-    """Return an attribute's value as seconds; None for what is no time of a request."""
+    """Return an attribute's value as seconds; None if the value cannot be a request's time."""
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return None
     return value if 0 <= value <= MAX_SECONDS else None
@@ -113,7 +113,7 @@ def _ns(value: Any) -> int | None:
 def phase_lines(
     phases: Iterable[Phase], trace_id: bytes, span_id: bytes, flags: int, identity: bytes
 ) -> list[bytes]:
-    """Return the lines of phases, as spans of ours below the engine's span, without resource heads.
+    """Return the lines of phases, as spans of our scope below the engine's span, without resource heads.
 
     Args:
         phases: result of :func:`phases_of`.

@@ -31,7 +31,8 @@ class Evaluation:
         time_ns: when the score was given, Unix time in ns.
         comment: the reason, in words; empty if none was given.
         origin: ``semconv.ORIGIN_…``; None for a score that the trajectory's root span repeats.
-        is_dated: False for a score on a root span without a time. Any dated score has precedence over it.
+        is_dated: False for a score on a root span without a time. Any dated score has precedence over such a
+            score.
     """
 
     name: str
@@ -101,12 +102,12 @@ def repeated_in(attributes: Mapping[str, Any], end_ns: int) -> list[Evaluation]:
 
 
 def repeated_by(span: Span) -> list[Evaluation]:
-    """Read the scores that a span repeats if it is a root; none of any other span."""
+    """Read the scores that a root span repeats; none from any other span."""
     return [] if span.parent_id else repeated_in(span.attributes, span.end_ns)
 
 
 def scores_of(span: Span) -> Iterator[tuple[str, Evaluation, bool]]:
-    """Yield each score in a span, after the id of the scored span; last, whether it is a trajectory's."""
+    """Yield each score in a span: the scored span's id, the score, and whether it scores a trajectory."""
     for score in repeated_by(span):
         yield span.span_id, score, True
     recorded = recorded_in(span.attributes, span.start_ns)
@@ -145,7 +146,10 @@ def number_of(value: Value) -> float | None:
 
 
 def value_of(number: Value | None, label: Value | None) -> Value | None:
-    """Return the score of a number and a label: a bool if they agree on it; None without both."""
+    """Combine a number and a label: a bool if both say the same, else the number, else the label.
+
+    The result is None without number and label.
+    """
     if isinstance(label, str) and label in _LABELS_OF_BOOL and number == _LABELS_OF_BOOL[label]:
         return _LABELS_OF_BOOL[label]
     return label if number is None else number

@@ -25,7 +25,7 @@ class Group(NamedTuple):
 
     @classmethod
     def named(cls, experiment: Any, step: Any, sample_index: Any, validate: Any) -> Group:
-        """Return the group with this name; 1, 1.0 and "1" are equal, as in listings."""
+        """Return the group with this name. The values 1, 1.0 and "1" give the same group, as in listings."""
         return cls(
             experiment,
             step if type(step) is int else _name(step),
@@ -45,7 +45,7 @@ class Group(NamedTuple):
 
 
 def _name(value: Any) -> Any:
-    """Return a step or row; convert text that shows an integer to that integer."""
+    """Return a step or row as in a group's name: text of an integer becomes that integer."""
     known = scalar(value)
     return int(known) if isinstance(known, str) and _WHOLE_NUMBER.fullmatch(known) else known
 

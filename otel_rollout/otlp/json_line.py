@@ -23,7 +23,7 @@ from otel_rollout.otlp.writer import (
 )
 
 HEAD_WITHOUT_RESOURCE: Final = b'{"resourceSpans":[{' + SCOPES
-"""Text that, put before a line without its resource head, makes the line JSON."""
+"""Text to put before a line that lacks its resource head, so that the line is JSON."""
 NOT_TEXT: Final = ("intValue", "doubleValue", "bytesValue")
 """Members of a value that are JSON strings but not text: numbers, and bytes in base64."""
 _REQUEST_HEAD: Final = b'{"resourceSpans":['
@@ -47,7 +47,7 @@ def without_spans(data: Mapping[str, Any], is_left_out: Callable[[Span], bool]) 
 
 
 def set_resource_text(data: Mapping[str, Any], key: str, text: str) -> None:
-    """Change an attribute's text of the first resource; raise KeyError if the attribute is missing."""
+    """Change the text of an attribute of the first resource; raise KeyError if the attribute is missing."""
     json_values.set_text(data["resourceSpans"][0].get("resource", {}), key, text)
 
 
@@ -128,7 +128,10 @@ def _attributes(attributes: Mapping[str, Any]) -> bytes:
 def changed_texts(
     attributes: Mapping[str, AttributeInput], change: Callable[[bytes], bytes]
 ) -> dict[str, AttributeInput]:
-    """Return attributes whose text ``change`` has changed, given them in a line without resource head."""
+    """Return attributes with their texts changed by ``change``, a function that rewrites a line.
+
+    ``change`` gets the attributes inside a line without its resource head.
+    """
     line = change(b'"scope":{"attributes":%b},"spans":[]}]}]}\n' % attribute_list(attributes))
     scope = orjson.loads(HEAD_WITHOUT_RESOURCE + line)["resourceSpans"][0]["scopeSpans"][0]["scope"]
     entries = ((entry["key"], entry["value"]) for entry in scope["attributes"])
@@ -136,7 +139,7 @@ def changed_texts(
 
 
 def as_recorded(line: bytes) -> bytes:
-    """Return another program's line with the spacing of a recorded line; :mod:`scan` searches for bytes."""
+    """Return another program's line with the spacing of a recorded line, which :mod:`scan` expects."""
     if line.startswith(_REQUEST_HEAD) or b'"resourceSpans"' not in line:
         return line
     try:
@@ -151,7 +154,7 @@ def request_of(lines: Iterable[bytes]) -> bytes:
 
 
 def _resources_of(line: bytes) -> bytes:
-    """Return the entries of a line's list ``resourceSpans``; other text unchanged."""
+    """Return the entries of a line's list ``resourceSpans``; other text is only stripped."""
     bare = line.strip()
     if bare.startswith(_REQUEST_HEAD) and bare.endswith(_REQUEST_TAIL):
         return bare[len(_REQUEST_HEAD) : -len(_REQUEST_TAIL)]

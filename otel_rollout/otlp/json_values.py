@@ -26,12 +26,13 @@ _OTHER_ALPHABET: Final = str.maketrans("-_", "+/")
 
 
 def double_of_json(content: Any) -> float:
-    """Decode a double, a number or text.
+    """Decode a double, which OTLP/JSON writes as a number or as text.
 
     Raises:
-        ValueError: the text is no number, or its number is too large; only three names are not finite.
+        ValueError: the value is no number, or not finite; the texts ``NaN``, ``Infinity`` and ``-Infinity``
+            are allowed.
         OverflowError: the number is too large.
-        TypeError: it is neither a number nor text.
+        TypeError: the value is neither a number nor text.
     """
     if type(content) is str and content in _NOT_FINITE:
         return _NOT_FINITE[content]
@@ -45,8 +46,9 @@ def bytes_of_base64(text: str) -> bytes:
     """Decode base64 in either alphabet, padded or not.
 
     Raises:
-        ValueError: the text has other characters, which Python's decoder ignores, or no length of base64.
-        TypeError: it is no text.
+        ValueError: the text has other characters, which Python's decoder ignores, or a length that base64
+            cannot have.
+        TypeError: the value is no text.
     """
     if not _BASE64.fullmatch(text):
         raise ValueError("base64 expected")
@@ -111,7 +113,7 @@ def set_text(holder: _JSON, key: str, text: str) -> None:
 
 
 def hide_text(value: _JSON, mark: str) -> None:
-    """Replace text and bytes in a value."""
+    """Replace the texts in a value by ``mark``, and remove its bytes."""
     if "stringValue" in value:
         value["stringValue"] = mark
     value.pop("bytesValue", None)
@@ -122,10 +124,10 @@ def hide_text(value: _JSON, mark: str) -> None:
 
 
 def text_of(value: Any) -> str:
-    """Return a text; protobuf's default, "", for None.
+    """Return a text unchanged; for None, return "", protobuf's default.
 
     Raises:
-        TypeError: it is another value.
+        TypeError: the value is neither text nor None.
     """
     if type(value) is str:
         return value
@@ -135,10 +137,10 @@ def text_of(value: Any) -> str:
 
 
 def integer_of(value: Any, least: int, beyond: int) -> int:
-    """Return an integer, which OTLP/JSON writes as text or as a number; protobuf's default, 0, for None.
+    """Decode an integer, which OTLP/JSON writes as text or as a number; None becomes 0, protobuf's default.
 
     Raises:
-        ValueError, TypeError: it is no integer from ``least`` on and below ``beyond``.
+        ValueError, TypeError: the value is no integer, or is not in ``least <= value < beyond``.
     """
     if value is None:
         value = 0
@@ -150,7 +152,7 @@ def integer_of(value: Any, least: int, beyond: int) -> int:
 
 
 def timestamp_of(time_ns: int, precision: str = "microseconds") -> str:
-    """Format a Unix time as a timestamp; a float could not hold it exactly."""
+    """Format a Unix time in ns as an ISO 8601 timestamp, without the rounding of a float."""
     return (_EPOCH + timedelta(microseconds=time_ns // 1000)).isoformat(timespec=precision)
 
 

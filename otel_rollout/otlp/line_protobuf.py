@@ -1,7 +1,7 @@
 """Convert the JSON of lines to protobuf's fields; protobuf is not imported.
 
-The conversion decodes no spans, which would cost a tenth more. Google's JSON parser would cost ten times as
-much, and it reads ids as base64 where OTLP has hex.
+The conversion makes no ``Span`` objects, which would take a tenth more time. Google's JSON parser would take
+ten times as long, and it reads ids as base64 where OTLP has hex.
 
 Fields that this module does not know are ignored, as OTLP demands. A wrong value in a known field raises an
 exception, either from protobuf, which checks types and ranges, or from this module.
@@ -20,7 +20,7 @@ _TRACE_ID_BYTES: Final = 16
 _SPAN_ID_BYTES: Final = 8
 
 InLine = tuple[bytes, bytes, Mapping[str, Any]]
-"""A resource and a scope with their schemas, encoded, and the JSON of a span."""
+"""The encoded JSON of a resource and of a scope, each with its schema, and the JSON of a span."""
 
 
 def spans_in(lines: Iterable[bytes]) -> Iterator[InLine]:
@@ -37,9 +37,9 @@ def spans_in(lines: Iterable[bytes]) -> Iterator[InLine]:
 
 
 def fields_of(span: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a span as keyword arguments for protobuf, its fastest constructor.
+    """Return a span as keyword arguments for its protobuf message, which is the fastest way to make one.
 
-    None means unset.
+    A value of None means that the field is unset.
     """
     get = span.get
     return {

@@ -32,9 +32,9 @@ _MESSAGE_END: Final = re.compile(
 _CUT: Final = re.compile(r"… \(\d+ more (?:characters|items)\)$")
 """Pattern of the end of a value that was too large to record."""
 _MAX_CUT_CHARS: Final = 64
-"""Maximum characters of such an end."""
+"""Maximum characters of the end that ``_CUT`` matches."""
 _BESIDE_MESSAGE: Final = frozenset({"choices", "stop_reason", "tool_call_id", *_REPLY_ID_NAMES})
-"""Keys of a reply that say more than a message does."""
+"""Keys of a reply that the short way in :func:`reply_of` does not read."""
 _ASKING_PARTS: Final = ("tool_use", "tool_call")
 _RESULT_PARTS: Final = ("tool_result", "tool_call_response")
 _CALL_PARTS: Final = _ASKING_PARTS + _RESULT_PARTS
@@ -70,7 +70,7 @@ class Message:
     calls: tuple[Call, ...] = ()
     call_id: str = ""
     has_all_content: bool = True
-    """Whether ``text`` is the whole content: parts such as images have none, and large values are cut."""
+    """Whether ``text`` is the whole content: each part has a text (images have none), and no limit cut it."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Reply:
 
 
 class HasAttributes(Protocol):
-    """A span, of whatever class."""
+    """A span of any class."""
 
     @property
     def attributes(self) -> Mapping[str, Any] | None:
@@ -114,7 +114,8 @@ class HasAttributes(Protocol):
 def value_of(span: HasAttributes, name: str) -> Any:
     """Return an attribute's value, decoded if it is JSON.
 
-    Text of an input or output counts as JSON if the span says so; that of another attribute always.
+    Text of an input or output is decoded only if its MIME type is JSON. Text of another attribute is always
+    decoded.
     """
     attributes = span.attributes or {}
     value: Any = attributes.get(name)
@@ -133,7 +134,7 @@ def read_json(text: str) -> Any:
 
 
 def as_text(value: Any) -> str:
-    """Return a value as text: a string unchanged, other values as JSON."""
+    """Return a value as text: a string unchanged, None as an empty string, other values as JSON."""
     if isinstance(value, str):
         return value
     if value is None:
@@ -156,7 +157,7 @@ def request_of(value: Any, further: Any = None) -> Request:
 
     Args:
         value: the call's arguments.
-        further: an OpenTelemetry attribute with the messages, which wins over ``value``.
+        further: the messages in an OpenTelemetry attribute; they replace those in ``value``.
     """
     named = value if isinstance(value, Mapping) else {}
     conversation = further or conversation_in(value)
@@ -208,11 +209,11 @@ def reply_of(value: Any, further: Any = None) -> Reply:
 
     Args:
         value: the call's result.
-        further: an OpenTelemetry attribute with the messages, which wins over ``value``.
+        further: the messages in an OpenTelemetry attribute; they replace those in ``value``.
     """
     if type(value) is dict and not further:
         role, text = value.get("role"), value.get("content")
-        if role and type(role) is type(text) is str and _BESIDE_MESSAGE.isdisjoint(value):  # so most are
+        if role and type(role) is type(text) is str and _BESIDE_MESSAGE.isdisjoint(value):  # as most are
             if len(value) > len((role, text)):
                 return Reply(next(_message(value, role)))
             return Reply(Message(role, text, has_all_content=not _is_cut(text)))
@@ -329,7 +330,7 @@ def _message(entry: Mapping[str, Any], default_role: str) -> Iterator[Message]:
 
 
 def _is_cut(text: str) -> bool:
-    """Return whether a text was too large to record, by its end."""
+    """Return whether a text ends with the note that it was too large to record."""
     return _CUT.search(text, max(0, len(text) - _MAX_CUT_CHARS)) is not None
 
 
@@ -352,7 +353,7 @@ def _part_text(part: Any) -> str:
 
 
 def _lacks_text(part: Any) -> bool:
-    """Return whether a part's text stands for other content; tool calls and results are read elsewhere."""
+    """Return whether a part, such as an image, has no text. Tool calls and results are never such parts."""
     is_typed = isinstance(part, Mapping) and isinstance(part.get("type"), str)
     return is_typed and part["type"] not in _CALL_PARTS and _part_text(part) == f"[{part['type']}]"
 

@@ -27,7 +27,7 @@ _PROMPT: Final = "gen_ai.prompt."
 _COMPLETION: Final = "gen_ai.completion."
 _PARAMETERS: Final = "llm.invocation_parameters"
 _DETAILS: Final = "gen_ai.client.inference.operation.details"
-"""Event that holds a call's messages as attributes, which the span may have instead."""
+"""Event whose attributes hold a call's messages if the span's own attributes do not."""
 
 KIND_EMBEDDING: Final = "EMBEDDING"
 _KIND_OF_OPERATION: Final = {
@@ -141,7 +141,7 @@ def kind_of(attributes: Mapping[str, Any]) -> str:
 
 def counts_of(attributes: Mapping[str, Any]) -> dict[str, int]:
     """Return the token counts of a span, by GenAI's names."""
-    if NAMES_OF_COUNTS.isdisjoint(attributes):  # so it is with most spans
+    if NAMES_OF_COUNTS.isdisjoint(attributes):  # true of most spans
         return {}
     found: dict[str, int] = {}
     for name, others in _COUNTS.items():
@@ -155,7 +155,7 @@ def counts_of(attributes: Mapping[str, Any]) -> dict[str, int]:
 def usage_of(attributes: Mapping[str, Any]) -> dict[str, int] | None:
     """Return the token counts that a span adds to its trajectory; None if it is no model call.
 
-    An agent or a chain may repeat what its model calls have.
+    Agents and chains do not count, because they may repeat the counts of their model calls.
     """
     return counts_of(attributes) if kind_of(attributes) == semconv.KIND_LLM else None
 
@@ -324,7 +324,7 @@ def _result(made: Any) -> tuple[Any, Any]:
 def read_input(attributes: Mapping[str, Any], events: Iterable[Event] = ()) -> Any:
     """Return the input of an agent, a chain or another operation; None if absent."""
     said = decoded(attributes.get("pydantic_ai.all_messages"))
-    if isinstance(said, list):  # of the whole run: what was there before the first reply is the input
+    if isinstance(said, list):  # messages of the whole run: those before the first reply are the input
         messages = chat_messages.of_genai(said, "user")
         roles = [message["role"] for message in messages]
         return {"messages": messages[: roles.index("assistant") if "assistant" in roles else None]}
@@ -351,13 +351,13 @@ def read_output(attributes: Mapping[str, Any], events: Iterable[Event] = ()) -> 
 
 
 def without_dumps(value: Any) -> Any:
-    """Return a recorded input or output with LangChain's messages in OpenAI's form; None if it has none."""
+    """Return an input or output with LangChain's messages in OpenAI's form; None without such messages."""
     messages = chat_messages.of_langchain(value.get("messages")) if isinstance(value, Mapping) else []
     return {**value, "messages": messages} if messages else None
 
 
 def _with_details(attributes: Mapping[str, Any], events: Iterable[Event]) -> Mapping[str, Any]:
-    """Return a span's attributes with those that an event holds in their place."""
+    """Return a span's attributes, completed by those of an event ``_DETAILS``."""
     for name, detailed in events:
         if name == _DETAILS:
             attributes = {**detailed, **attributes}

@@ -1,6 +1,6 @@
-"""Decode what recorded a span: its resource, a process, and its scope, a library.
+"""Decode the resource (a process) and the scope (a library) that recorded a span.
 
-Few of them record many spans, which share one object each.
+Many spans have equal resources and scopes, so they share the decoded objects.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from otel_rollout.otlp.json_values import attributes_of, text_of
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Resource:
-    """What recorded a span: a process. Spans of a process share one object."""
+    """The process that recorded a span. Spans of a process share one object."""
 
     attributes: Mapping[str, Any]
     schema_url: str = ""
@@ -34,7 +34,7 @@ class SpanScope:
 
 
 def resource_of(of_resource: dict[str, Any]) -> Resource:
-    """Decode the resource of an entry of a line's resource list."""
+    """Decode the resource in an entry of a line's ``resourceSpans``."""
     resource, schema_url = of_resource.get("resource") or {}, of_resource.get("schemaUrl")
     try:
         return _shared_resource(orjson.dumps((resource, schema_url)))
@@ -49,7 +49,7 @@ def _shared_resource(encoded: bytes) -> Resource:
 
 
 def scope_of(of_scope: dict[str, Any]) -> SpanScope:
-    """Decode the scope of an entry of a line's scope list."""
+    """Decode the scope in an entry of a line's ``scopeSpans``."""
     scope = of_scope.get("scope") or {}
     return _shared_scope(orjson.dumps((scope, of_scope.get("schemaUrl"))))
 

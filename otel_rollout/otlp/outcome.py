@@ -1,4 +1,4 @@
-"""Tell what a trajectory came to, from the lines of its trace in any order.
+"""Determine the outcome of a trajectory from the lines of its trace, in any order.
 
 Tail sampling decides before there is a table. The views ``roots``, ``trajectories`` and ``newest_scores``
 have the same rules, for spans in a table.
@@ -20,11 +20,11 @@ from otel_rollout.otlp.score_identity import is_by_identity
 from otel_rollout.otlp.span import UNREADABLE, Span
 
 _MAX_DEPTH: Final = 32
-"""Spans inside one another that are followed, as in the view: damaged spans may be parents of one another."""
+"""Maximum nested spans that are followed, as in the view. Damaged spans may be parents of one another."""
 _PATH: Final = (semconv.VALIDATE, semconv.STEP, semconv.SAMPLE_INDEX, semconv.ROLLOUT_N)
 
 _Rank = tuple[Rank, int, str]
-"""Sort key of a score: by its time, then trace, identity or root, then by its span's id."""
+"""Sort key of a score: its rank, then its source (trace, identity, root), then the id of its span."""
 _Path = tuple[Any, ...]
 """The identity that a span has, as in its trajectory's name; empty outside trajectories."""
 
@@ -32,15 +32,15 @@ _Path = tuple[Any, ...]
 class CallTokens:
     """The token counts of a trace's model calls, each once.
 
-    A model call is an LLM span that is not inside another one. A count that it lacks is the sum over the
-    nearest LLM spans inside it.
+    A model call is an LLM span that is not inside another one. A count that a model call lacks is the sum
+    over the nearest LLM spans inside it.
     """
 
     def __init__(self) -> None:
         self._spans: dict[str, tuple[str, Mapping[str, int] | None]] = {}
 
     def add(self, span_id: str, parent_id: str, counts: Mapping[str, int] | None) -> None:
-        """Add a span, or replace it; ``counts`` is None unless it is an LLM span."""
+        """Add a span, or replace it; ``counts`` is None unless the span is an LLM span."""
         self._spans[span_id] = parent_id, counts
 
     def total(self, name: str) -> int | None:
@@ -64,7 +64,7 @@ class CallTokens:
         return self._sum(inside.get(call, ()), inside, name, depth + 1)
 
     def _call_around(self, span_id: str) -> str:
-        """Return the nearest LLM span among a span and those around it; empty without one."""
+        """Return the id of the nearest LLM span: this span or an ancestor; empty without one."""
         for _ in range(_MAX_DEPTH):
             if span_id not in self._spans:
                 break
@@ -76,7 +76,7 @@ class CallTokens:
 
 
 class TrajectoryOutcome:
-    """What a trajectory came to, as far as its trace has been read.
+    """The outcome of a trajectory, as far as its trace has been read.
 
     Args:
         score: name of the score that is wanted.
@@ -104,11 +104,11 @@ class TrajectoryOutcome:
         self._path: _Path = ()
         self._tokens = CallTokens()
         self._parts: set[str] = set()
-        """Ids of the spans with which a trajectory inside this one begins, and of the root."""
+        """Ids of the root, and of the spans that begin a trajectory inside this one."""
         self._scores: dict[tuple[str, _Path], tuple[_Rank, Evaluation]] = {}
-        """The span around a score and the score's identity → the newest score there, with its rank."""
+        """Id of a scored span and the score's identity → the newest score of both, with its rank."""
         self._own: tuple[_Rank, Evaluation] | None = None
-        """The newest score of the root, or by identity, with its rank."""
+        """The newest score that the root repeats or that was given by identity, with its rank."""
 
     @property
     def tokens(self) -> int:

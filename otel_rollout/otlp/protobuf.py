@@ -1,4 +1,4 @@
-"""Convert spans to protobuf's fields, and from protobuf's own JSON; protobuf is not imported."""
+"""Convert spans to protobuf's fields, and read spans from protobuf's own JSON, without protobuf itself."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _logger = logging.getLogger(__name__)
 
 
 def fields_of(span: Span) -> dict[str, Any]:
-    """Return a complete span as keyword arguments for protobuf, its fastest constructor."""
+    """Return a complete span as keyword arguments for its protobuf message, the fastest way to make one."""
     attributes, events, links = span.dropped
     return {
         "trace_id": bytes.fromhex(span.trace_id),
@@ -106,7 +106,7 @@ def _ids_to_hex(holder: dict[str, Any]) -> None:
 
 
 def span_without_links(stored: Mapping[str, Any], renamed: Mapping[str, str]) -> Span:
-    """Convert a span of protobuf's JSON with protobuf's names of fields, without its links.
+    """Convert a span from protobuf's JSON with field names in snake_case; leave out its links.
 
     Args:
         stored: the span. A field with protobuf's default may be missing.

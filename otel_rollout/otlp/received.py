@@ -32,7 +32,7 @@ RedactResource = Callable[[Mapping[str, writer.AttributeInput]], Mapping[str, wr
 
 
 class RefusedSpanError(ValueError):
-    """Raised for a span that cannot be recorded; the message is half a sentence about the span."""
+    """Raised for a span that cannot be recorded. The message completes a sentence that begins "the span"."""
 
 
 class ReceivedResource(NamedTuple):
@@ -41,7 +41,7 @@ class ReceivedResource(NamedTuple):
     Attributes:
         run_id: the run that the sender names; empty if it names none.
         process: the number of the sender's process; empty if the sender does not say it.
-        head: the resource as the rest of a head without its end.
+        head: the encoded resource that follows the result of ``writer.open_resource_head``.
     """
 
     run_id: str
@@ -57,7 +57,7 @@ class ReceivedScope(NamedTuple):
         name: name of the instrumentation scope.
         head: the scope, and the beginning of the span list, as in a line.
         spans: the spans, as they came.
-        decode: decodes one of these; raises ``RefusedSpanError`` for a wrong one.
+        decode: decodes one of ``spans``; raises ``RefusedSpanError`` for an invalid one.
     """
 
     resource: ReceivedResource
@@ -68,12 +68,12 @@ class ReceivedScope(NamedTuple):
 
 
 def kept(sent: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a sender's attributes, and the maps in them, without those that are ours to give.
+    """Return a sender's attributes, and nested maps, without the attributes that only we may set.
 
-    They would make a trajectory of any trace, and scores of any span.
+    With these attributes, a sender could make a trajectory of any trace, and give any span a score.
     """
     if semconv.EXTRA_PREFIX not in " ".join(sent) and _NESTED.isdisjoint(map(type, sent.values())):
-        return dict(sent)  # so it is with most spans
+        return dict(sent)  # true of most spans
     own = {
         key: _kept_in(value) if isinstance(value, (dict, list)) else value
         for key, value in sent.items()
@@ -113,7 +113,7 @@ def scope_head(name: str, version: str, attributes: Mapping[str, Any], schema_ur
 
 
 def accepted(span: Span) -> Span:
-    """Return a complete span without attributes that are ours to give.
+    """Check a complete span, and remove the attributes that only we may set.
 
     Raises:
         RefusedSpanError: the span is its own parent, or a time is wrong.
@@ -133,7 +133,7 @@ def accepted(span: Span) -> Span:
 
 
 def line_of(scope: ReceivedScope, span: Span, identity: bytes) -> bytes:
-    """Return the line of a span after the head of its resource; see ``open_resource_head``.
+    """Return the line of a span, without the resource head.
 
     Args:
         scope: the span's scope.
@@ -144,7 +144,7 @@ def line_of(scope: ReceivedScope, span: Span, identity: bytes) -> bytes:
 
 
 def phase_lines_of(span: Span, identity: bytes) -> list[bytes]:
-    """Return the lines of the phases of an engine's request, after the head of its resource; see ``line_of``.
+    """Return the lines of the phases of an engine's request, without the resource head.
 
     Args:
         span: the decoded span.

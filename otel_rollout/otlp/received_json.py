@@ -48,7 +48,7 @@ def _scope(of_scope: Mapping[str, Any]) -> tuple[str, bytes]:
 
 
 def span_of(given: Any) -> Span:
-    """Return a checked :class:`Span` of the parsed JSON of a span.
+    """Decode the parsed JSON of a span into a checked :class:`Span`.
 
     Raises:
         RefusedSpanError: the span has wrong values, or no valid ids or times.
@@ -63,7 +63,7 @@ def span_of(given: Any) -> Span:
 
 
 def _check_ids(holder: Mapping[str, Any]) -> None:
-    """Check the length of ids here: a reader of lines would fill up a short one with zeros."""
+    """Check the length of ids: ``Span`` would fill a short id with zeros."""
     for name, digits in _DIGITS.items():
         if len(holder.get(name) or "") not in (0, digits):
             raise ValueError(f"an id is not {digits} hex digits")

@@ -34,7 +34,7 @@ def scopes_of(request: Any, redact: RedactResource | None = None) -> Iterator[Re
 
 
 def span_of(message: Any) -> Span:
-    """Return a message as a span.
+    """Convert a protobuf message to a span.
 
     Raises:
         RefusedSpanError: the span has no valid ids or times.
@@ -86,7 +86,7 @@ def _link(link: Any) -> Link:
 
 
 def _attributes(given: Iterable[Any], depth: int = 0) -> dict[str, Any]:
-    """Return attributes, or the entries of a map; the last one of equal keys."""
+    """Return attributes, or the entries of a map, as a dict; of equal keys, the last entry counts."""
     return {entry.key: _value(entry.value, depth) for entry in given}
 
 

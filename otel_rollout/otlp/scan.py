@@ -37,8 +37,8 @@ class StepKey(NamedTuple):
     """A step of training or of validation.
 
     ``step`` is empty for spans outside any trajectory. ``step`` is "other steps" if the files do not name the
-    step. That is so for drops of a process that already had drops in 95 other steps. It is also so for
-    running operations, unless all running trajectories of the process have one step.
+    step: for drops of a process that already had drops in 95 other steps, and for running operations of a
+    process whose running trajectories have several steps.
     """
 
     step: str
@@ -88,7 +88,7 @@ def trace_id_of(line: bytes) -> bytes | None:
 
 
 def ids_of(line: bytes) -> tuple[bytes, bytes]:
-    """Return trace id and span id in hex; both empty if it is not a recorder's line."""
+    """Return a line's trace id and span id in hex. Both are empty if no recorder wrote the line."""
     found = _IDS.search(line)
     return (found[1], found[2]) if found else (b"", b"")
 
@@ -105,7 +105,7 @@ def end_time_of(line: bytes) -> int | None:
 
 
 def trace_ids_in(line: bytes) -> list[bytes]:
-    """Return the trace ids of a line, in hex, and those of its links; any program may have written it."""
+    """Return the trace ids of a line's spans and links, in hex. Any program may have written the line."""
     return _ANY_TRACE_ID.findall(line)
 
 

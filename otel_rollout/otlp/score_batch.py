@@ -1,8 +1,8 @@
 """Record the scores of a whole batch as one line, and turn the line into a line for each score.
 
-The trainer's process writes the one line. Whoever reads a spool reads the lines of the scores: evaluation
-spans, as :func:`otel_rollout.score` records them. Their ids are made from the ids of the batch. So each
-reader makes equal lines, at any time, and no file has to hold them.
+The trainer's process writes the one line. A reader of the spool makes a line of each score: an evaluation
+span, as :func:`otel_rollout.score` records it. The ids of these spans are hashes of the batch's ids. So all
+readers make equal lines, at any time, and no file has to hold the lines.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _INTERNAL: Final = 1
 _LOCAL_ROOT: Final = 0x03 | writer.HAS_IS_REMOTE
 _BELOW_REMOTE: Final = _LOCAL_ROOT | writer.IS_REMOTE
 _MAX_SHOWN_BYTES: Final = 16 << 10
-"""Maximum bytes of a label that is the output of its span too."""
+"""Maximum bytes of a score that its span also has as output value."""
 _NAMING: Final = {score_columns.TRACE, *score_columns.IDENTITY}
 _KIND: Final = writer.attribute(semconv.SPAN_KIND, semconv.KIND_EVALUATOR)
 _OUTPUT_TYPE: Final = writer.attribute(semconv.OUTPUT_MIME_TYPE, semconv.JSON_MIME_TYPE)
@@ -46,7 +46,7 @@ def attributes_of(columns: Sequence[PackedColumn], rows: int) -> tuple[bytes, by
     """Encode a batch as attributes of a span.
 
     Returns:
-        The attributes, the last of which lacks its bytes; and these bytes.
+        The encoded attributes, the last of which has an empty value; and this value, the data in base64.
     """
     attributes, data = score_columns.pack(columns, rows)
     described = b",".join(writer.attribute(key, value) for key, value in attributes.items())
@@ -54,10 +54,10 @@ def attributes_of(columns: Sequence[PackedColumn], rows: int) -> tuple[bytes, by
 
 
 def around_data(line: bytes) -> tuple[bytes, bytes]:
-    """Split a line, which lacks the bytes of its batch, where they belong.
+    """Split the line of a batch at the place where its data is to be inserted.
 
     Raises:
-        ValueError: the line does not lack them.
+        ValueError: the line records no batch, or has its data already.
     """
     at = line.index(_HEAD) + len(_HEAD)
     if not line.startswith(_TAIL, at):
@@ -91,13 +91,13 @@ def expanded(line: bytes) -> Iterator[bytes]:
 
 
 def spans_in(line: bytes) -> int:
-    """Return the number of spans for which a line counts."""
+    """Return the number of spans in a line; for a batch, the number of its scores."""
     batch = batch_in(line)
     return 1 if batch is None else len(batch)
 
 
 def steps_in(line: bytes, start: int = 0) -> Counter[StepKey]:
-    """Count the spans for which a line counts by step, from the span number ``start`` on."""
+    """Count the spans in a line by step, from the span number ``start`` on; see :func:`spans_in`."""
     batch = batch_in(line)
     return Counter([step_of(line)] if batch is None else map(step_of, batch.lines(start)))
 
@@ -129,7 +129,8 @@ class ScoreBatch:
         line: a line that records a batch.
 
     Raises:
-        ValueError, LookupError, TypeError, AttributeError, ArithmeticError, struct.error: it is damaged.
+        ValueError, LookupError, TypeError, AttributeError, ArithmeticError, struct.error: the batch is
+            damaged.
     """
 
     def __init__(self, line: bytes) -> None:

@@ -40,7 +40,7 @@ class PackedColumn(NamedTuple):
         field: what the column holds, one of ``FIELDS``.
         name: name of the score, or of the values per token; empty for a part of the identity.
         code: type of the values: of ``NUMBERS``, ``TEXT`` or ``IDS``.
-        values: packed little-endian; of ``TEXT`` the texts.
+        values: the values, packed little-endian; for ``TEXT``, a sequence of texts.
         present: a byte for each row, 0 where the row has no value; empty if each row has one.
         ends: for values per token, the end of each row's values; else empty.
     """
@@ -73,7 +73,7 @@ class PackedColumn(NamedTuple):
         )
 
     def chosen(self, rows: bytes) -> PackedColumn:
-        """Return the rows that have a byte other than 0."""
+        """Return the rows whose byte in ``rows`` is not 0."""
         kept = list(compress(range(len(rows)), rows))
         values: list[Any] = [self.values[self.place_of(row) : self.place_of(row + 1)] for row in kept]
         lengths = [len(each) // self.width for each in values] if self.field == TOKENS else ()

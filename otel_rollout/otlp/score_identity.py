@@ -1,14 +1,15 @@
 """Find the trajectory that a score names by its identity.
 
-Whoever gives such a score knows no trace id: a trainer's process, or a judge that starts a day later. The
-score is an evaluation span of its own trace. It belongs to the only trajectory that fits, or to none.
+Such a score comes from a process that knows no trace id: a trainer's process, or a judge that starts a day
+later. The score is an evaluation span of its own trace. It belongs to the only trajectory that fits, or to
+none.
 
-- A run that records trajectories is scored by its own processes: another run's trajectory of an equal
-  identity, such as an earlier attempt of the experiment, does not count.
-- A run without trajectories scores those of other runs.
+- If the run of the score has recorded trajectories, only these count. A trajectory of equal identity in
+  another run, such as an earlier attempt of the experiment, does not count.
+- If the run of the score has recorded no trajectory, those of other runs count.
 - A score without ``rollout_n`` fits each trajectory of the dataset row in the step.
-- If several fit, a trajectory that began after the score was given does not count: a step that is repeated
-  takes no score from its earlier attempt.
+- If several fit, a trajectory that began after the score was given does not count: a repeated step takes no
+  score that was given to its earlier attempt.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class TrajectoryIdentity(NamedTuple):
         return " ".join(filter(None, (self.project, self.experiment, path)))
 
     def fits(self, trajectory: TrajectoryIdentity) -> bool:
-        """Return whether a score with this identity may be that of a trajectory of any run."""
+        """Return whether a score with this identity fits a trajectory, in whatever run it was recorded."""
         return self._replace(rollout_n="", run="") == trajectory._replace(rollout_n="", run="") and (
             self.rollout_n in ("", trajectory.rollout_n)
         )

@@ -1,4 +1,4 @@
-"""Convert spans to and from those of OpenTelemetry's SDK, for exporters and applications of others."""
+"""Convert spans to and from spans of OpenTelemetry's SDK, for exporters and applications of others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CODES: Final = {code.value: code for code in StatusCode}
 
 
 def readable(span: Span) -> ReadableSpan:
-    """Return a complete span as one of the SDK; of a running one without an end."""
+    """Convert a complete span to a span of the SDK; a running span gets no end."""
     given = span.flags & 0xFF or TraceFlags.SAMPLED, span.trace_state
     parent_id, is_remote = span.parent_id, span.has_remote_parent
     return ReadableSpan(
@@ -66,7 +66,7 @@ def _sdk_link(link: Link) -> SdkLink:
 
 
 def spans_of(readables: Iterable[ReadableSpan | Span]) -> list[Span]:
-    """Return spans of the SDK as complete spans, whose text UTF-8 can hold; such spans as they are.
+    """Convert the SDK's spans to complete spans with valid UTF-8 text; keep ``Span`` objects as they are.
 
     Raises:
         ValueError: a span has no context.
@@ -76,7 +76,7 @@ def spans_of(readables: Iterable[ReadableSpan | Span]) -> list[Span]:
 
 
 def _span_of(readable: ReadableSpan, shared: dict[int, Any]) -> Span:
-    """Return a span of the SDK; ``shared`` has the converted resources and scopes by identity."""
+    """Convert a span of the SDK; ``shared`` maps the ``id()`` of a resource or scope to its conversion."""
     context, parent, status = readable.get_span_context(), readable.parent, readable.status
     if context is None:
         raise ValueError(f"span {readable.name!r} has no context")

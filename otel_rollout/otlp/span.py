@@ -2,8 +2,8 @@
 
 A span is read from a line's JSON. Fields are decoded and checked at their first use, in three groups: the
 head, the attributes, and what metrics, tail sampling and most rewriting do not read. Rewriting changes the
-JSON with the decoded field. Exporters get *complete* spans, whose fields are all decoded and in the ranges
-that OTLP has. Then the JSON is forgotten: it takes more memory.
+JSON and the decoded field together. Exporters get *complete* spans, whose fields are all decoded and in the
+ranges that OTLP has. A complete span does not keep its JSON, which takes more memory.
 
 All text of a span is text that UTF-8 can hold, because JSON with half a surrogate pair is unreadable.
 """
@@ -28,7 +28,7 @@ from otel_rollout.otlp.origin import Resource, SpanScope, resource_of, scope_of
 from otel_rollout.otlp.writer import HAS_IS_REMOTE, IS_REMOTE, attribute_list
 
 UNREADABLE: Final = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
-"""Exceptions of reading JSON that is no span."""
+"""Exceptions that reading raises for JSON that is no span."""
 OK: Final = 1
 ERROR: Final = 2
 """Codes of a status; 0 is unset."""
@@ -78,7 +78,7 @@ class Span:
         start_ns, end_ns: Unix time in ns.
         dropped: how many attributes, events and links its recorder has dropped.
         status: OTLP's ``StatusCode``; ``message`` describes it.
-        is_running: whether the span has not ended, and its end means nothing.
+        is_running: whether the span has not ended. Then ``end_ns`` means nothing.
     """
 
     fields: _JSON
@@ -111,7 +111,7 @@ class Span:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Decode a field with its group at its first use; Python asks for a slot that is empty."""
+            """Decode a field's group when Python finds the field's slot empty, which is at its first use."""
             if name in _HEAD:
                 self._decode_head()
             elif name == "attributes":
@@ -138,7 +138,7 @@ class Span:
         Args:
             ids: ids of the trace, the span and its parent.
             name: the span's name.
-            times: start and end.
+            times: start and end, Unix time in ns.
             attributes: the attributes.
             others: further attributes of this class.
         """
@@ -204,7 +204,10 @@ class Span:
         return span
 
     def without_end(self) -> Span:
-        """Return a complete span as running; its line has an end for the case that its process dies."""
+        """Return a copy of a complete span as a running one, without events and status.
+
+        The line of a running span has an end only for the case that its process dies.
+        """
         return self.copy(is_running=True, events=(), status=0, message="")
 
     @property
@@ -254,7 +257,7 @@ class Span:
     def replace(
         self, removed: Collection[str], added: Mapping[str, Any], kept_as: Mapping[str, str] | None = None
     ) -> None:
-        """Remove attributes, and append others; ``kept_as`` gives removed ones another name."""
+        """Remove attributes, and append others; ``kept_as`` maps a removed name to the name it gets."""
         known, entries = self.attributes, self.fields.get("attributes", ())
         if not known.keys().isdisjoint(removed):
             kept = [entry for entry in entries if entry["key"] not in removed]
@@ -279,7 +282,7 @@ class Span:
         self.fields["spanId"], self.fields["parentSpanId"] = self.span_id, self.parent_id = span_id, parent_id
 
     def put_below(self, parent_id: str) -> None:
-        """Put a span without a parent below one of another process: a trace has one root."""
+        """Give a root span a parent in another process, so that the trace has one root."""
         self.change_ids(self.span_id, parent_id)
         self.fields["flags"] = self.flags = self.flags & 0xFF | HAS_IS_REMOTE | IS_REMOTE
 

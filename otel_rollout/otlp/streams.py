@@ -7,7 +7,7 @@ from typing import Any
 
 
 def joined(value: Any) -> Any:
-    """Return the reply that a list of OpenAI's chunks is, if it is one text; other values unchanged."""
+    """Join a list of OpenAI's chunks to a reply if they hold one text; return other values unchanged."""
     chunks = value if isinstance(value, list) else []
     listed = [chunk.get("choices") if isinstance(chunk, Mapping) else None for chunk in chunks]
     choices = [choice for each in listed if isinstance(each, list) for choice in each]
@@ -20,7 +20,7 @@ def joined(value: Any) -> Any:
 
 
 def _text_of(choice: Any) -> str | None:
-    """Return the text of a chunk's choice; None if it says more, such as a tool call."""
+    """Return the text of a chunk's choice; None if the choice holds more, such as a tool call."""
     delta = choice.get("delta") if isinstance(choice, Mapping) and not choice.get("index") else None
     if not isinstance(delta, Mapping) or any(map(delta.get, delta.keys() - {"role", "content"})):
         return None

@@ -33,8 +33,9 @@ LIST_END = b"]}]}]}\n"
 _LINE_END = b"}" + LIST_END
 
 HAS_IS_REMOTE, IS_REMOTE = 0x100, 0x200
-"""Bits of OTLP's flags. The first: the second is valid. The second: the span's parent, or the link's target,
-is in another process."""
+"""Bits of OTLP's flags. ``IS_REMOTE``: the span's parent, or the link's target, is in another process.
+``HAS_IS_REMOTE``: the bit ``IS_REMOTE`` is valid.
+"""
 
 MAX_DEPTH = 16
 """Maximum depth of lists and mappings in an attribute; deeper ones become text.
@@ -44,7 +45,7 @@ Receivers that parse protobuf refuse a request with more than 100 nested message
 MAX_ENTRIES = 1 << 18
 """Maximum entries of lists and mappings in an attribute, all together: token ids of a long context."""
 _MAX_DECIMAL_BITS = 10_000
-"""Maximum bits of an integer that is written in decimal. Python refuses 4300 digits, and is slow before."""
+"""Maximum bits of an integer written in decimal: 3,000 digits. Python is slow above, and refuses 4,301."""
 _MAX_TIME_NS = (1 << 63) - 1
 _ID_MASKS = (1 << 128) - 1, (1 << 64) - 1
 _FLAGS_MASK = 0xFF | HAS_IS_REMOTE | IS_REMOTE
@@ -157,7 +158,11 @@ def attribute_list(attributes: Mapping[str, AttributeInput]) -> bytes:
 
 
 def attribute_list_at_once(attributes: Mapping[str, Any]) -> bytes:
-    """Encode a list by one call, in half the time; raise TypeError for what needs more care."""
+    """Encode a list of attributes by one call, which takes half the time.
+
+    Raises:
+        TypeError: a text cannot be encoded. :func:`attribute_list` can encode any text.
+    """
     return _dumps(
         [
             {"key": k, "value": {"stringValue": v} if type(v) is str else _value_at_once(v)}
@@ -244,7 +249,7 @@ def resource_head(resource: Mapping[str, AttributeInput], schema_url: str = "") 
 
 
 def open_resource_head(resource: Mapping[str, AttributeInput]) -> bytes:
-    """Encode the beginning of a line, up to the end of the resource's attributes: others may follow."""
+    """Encode a line up to the last of these resource's attributes; further attributes can follow."""
     return b'{"resourceSpans":[{"resource":{"attributes":%b' % attribute_list(resource)[:-1]
 
 
@@ -266,7 +271,7 @@ def schema_of(url: str | None) -> bytes:
 
 
 def event(name: str, time_ns: int, attributes: Mapping[str, AttributeInput]) -> bytes:
-    """Encode a span event; attributes that cannot be encoded are counted."""
+    """Encode a span event; count attributes that cannot be encoded as dropped."""
     return b'{"timeUnixNano":"%d","name":%b,"attributes":%b}' % (
         time_ns,
         json_string(name),
@@ -277,7 +282,7 @@ def event(name: str, time_ns: int, attributes: Mapping[str, AttributeInput]) -> 
 def link(
     trace_id: int, span_id: int, trace_state: str, flags: int, attributes: Mapping[str, AttributeInput]
 ) -> bytes:
-    """Encode a span link; attributes that cannot be encoded are counted."""
+    """Encode a span link; count attributes that cannot be encoded as dropped."""
     return b'{"traceId":"%032x","spanId":"%016x","traceState":%b,"flags":%d,"attributes":%b}' % (
         trace_id & _ID_MASKS[0],  # a library may link to an invalid context
         span_id & _ID_MASKS[1],

@@ -32,7 +32,7 @@ ALWAYS_ALLOWED_BYTES: Final = 64 << 20
 
 
 def files_of(paths: Sequence[Path]) -> Iterator[Path]:
-    """Yield the files among the paths, and the segments in their directories.
+    """Yield the paths that are files, and the segments below the paths that are directories.
 
     Raises:
         ValueError: for a directory without segments, and for a device.
@@ -69,7 +69,7 @@ def lines_of(path: Path) -> Iterator[bytes]:
     """Yield the recorded lines of a file, also of a compressed or dead-letter file.
 
     The last line may have no newline. A line of more than MAX_LINE_BYTES comes in pieces. Another program's
-    line comes in the form of ours.
+    line comes in the form of our lines.
 
     Raises:
         OSError: when the file cannot be read.
@@ -129,7 +129,7 @@ class BoundedReader(io.RawIOBase):
         self.is_cut_off = False
 
     def readable(self) -> bool:
-        """Return that bytes can be read."""
+        """Return True: bytes can be read."""
         return True
 
     def readinto(self, buffer: Any) -> int:

@@ -87,7 +87,7 @@ of the application's own OpenTelemetry; an unrecorded caller in another process;
 other versions count. Of a score: its trajectory is not recorded; its ``trajectory`` is no id.
 """
 TALLIES = ("trajectories", "operations_outside")
-"""Trajectories that began inside none; operations that began outside any trajectory, without those below."""
+"""Numbers of trajectories not inside another one, and of topmost operations outside any trajectory."""
 _HEADER = struct.Struct(f"<8sQ5Q2q{len(SKIP_REASONS)}q")
 _DROPS = struct.Struct(f"<{len(DROP_REASONS)}q")
 _READ_ATTEMPTS = 1000
@@ -133,7 +133,7 @@ class Journal:
         return self.size - (self.written - self.flushed)
 
     def append(self, head: bytes, body: bytes) -> bool:
-        """Append two pieces as one line; False when there is no room."""
+        """Append two pieces as one line; return False when there is no room."""
         written, size, ring = self.written, self.size, self._map
         length = len(head) + len(body)
         at = written % size
@@ -169,7 +169,7 @@ class Journal:
 
         Args:
             written: the new length.
-            spans: number of spans for which the added lines count.
+            spans: number of spans in the added lines.
         """
         recorded = self.recorded + spans
         slot = 1 - self._active
@@ -199,7 +199,7 @@ class Journal:
     def begin_anew(self, sequence: int, forget: bool) -> None:
         """Continue in a new file, with segment ``sequence``, after files were removed.
 
-        The new file has the lines that are in no segment yet. It is locked and complete when it appears.
+        The new file appears locked and complete, with the lines that are in no segment yet.
 
         Args:
             sequence: number of the segment.
@@ -248,7 +248,10 @@ class Journal:
         os.close(self._descriptor)
 
     def set_base(self, base: int) -> None:
-        """Publish where in the stream the segment begins; negative: it has bytes that the ring never had."""
+        """Publish where in the stream the segment begins.
+
+        A negative number means that the segment has bytes which the ring never had.
+        """
         self._put(_BASE, base)
 
     def note_life(self) -> None:

@@ -314,7 +314,7 @@ def node_directories(directory: Path) -> list[Path]:
 
 
 def problem_of(directory: Path) -> str | None:
-    """Return why a spool, run or node directory cannot be read; None if it can, or is missing."""
+    """Return why a spool, run or node directory cannot be read or trusted; None if it can, or is missing."""
     try:
         owners = os.lstat(directory).st_uid, os.stat(directory).st_uid  # of a link, and of its target
         os.listdir(directory)

@@ -1,4 +1,4 @@
-"""Lock files: they show other processes that their holder lives, and the forwarder's says what it may reach.
+"""Lock files, so that other processes see that the holder lives, and what the forwarder may access.
 
 The holder of a node directory's lock is the directory's forwarder. The lock file records the holder's access
 variables (credentials, certificates, proxies): their names, and salted fingerprints of their values. A

@@ -75,7 +75,7 @@ def check_private(path: Path, state: os.stat_result) -> None:
     """Check that a directory is this user's, and that nobody else can write to it.
 
     Raises:
-        ForeignFileError: when it does not, or others can.
+        ForeignFileError: when it is no directory, is another user's, or is writable by others.
     """
     if not stat.S_ISDIR(state.st_mode):
         raise ForeignFileError(f"{path} is {_described_type(state)}, not a directory")

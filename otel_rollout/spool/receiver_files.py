@@ -1,7 +1,7 @@
 """Read and write the files of a node directory's receiver: its lock, address and counts.
 
 The address has a token, so only this user may read the file, as every file of a node directory. Only the
-receiver writes these files, except the note of its start: that is of the process that starts it.
+receiver writes these files, except the note of its start, which the starting process writes.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class ReceiverAddress:
 
 
 def publish_address(node_dir: Path, address: ReceiverAddress) -> None:
-    """Write the address for the senders' parents, and for the receiver that follows."""
+    """Write the address for the processes that start senders, and for the next receiver."""
     write_json(node_dir / _ADDRESS_FILE, dataclasses.asdict(address))
 
 
@@ -104,7 +104,7 @@ class ReceiverCounts:
         sampled_out: spans of traces that head sampling excludes.
         refused_spans: reason → spans that were refused, while the rest of their request was taken.
         refused_requests: HTTP status → requests that were refused.
-        changed_ids: recorded spans whose ids other spans of their traces had.
+        changed_ids: recorded spans that got new ids, because other spans of their traces had theirs.
         problem: why nothing can be received; empty while it can.
     """
 
@@ -125,7 +125,7 @@ class ReceiverCounts:
 
 
 def publish_counts(node_dir: Path, counts: ReceiverCounts) -> None:
-    """Write the counts for ``status``, and for the receiver that follows this one, which may be killed.
+    """Write the counts for ``status``, and for the next receiver, because this one may be killed.
 
     Raises:
         OSError: when the file cannot be written.

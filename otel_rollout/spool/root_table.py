@@ -3,8 +3,8 @@
 A root span ends last, or never if its worker is killed. So while a root span runs, a slot of the table holds
 the line that is recorded if the process dies. A reader sees which trajectories are running, and which
 trajectories a dead process never finished. A slot keeps its line after the trajectory has ended, until
-another trajectory takes it: the one that has been free for longest is taken first. So a reader that looks
-from time to time also sees trajectories that ran between two looks.
+another trajectory takes the slot. The slot that has been free for longest is taken first. So a reader that
+looks from time to time also sees trajectories that ran between two looks.
 
 File layout: slots of ``SLOT_BYTES``, each with a version, a length and a line, in the machine's byte order.
 The version is odd while a process writes to the slot, so that a reader recognizes half a line. The length is

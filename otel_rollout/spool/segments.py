@@ -70,7 +70,7 @@ def is_dead(node_dir: Path, writer: str) -> bool:
 
 
 def _sequence(node_dir: Path, writer: str) -> int:
-    """Return the number of a writer's segment; 0 without journal, or before the first."""
+    """Return the number of a writer's current segment; 0 without a journal, or before the first segment."""
     state = journal.read_state(layout.journal_of(node_dir, writer))
     return state.sequence if state is not None else 0
 

@@ -38,7 +38,7 @@ _IDENTITY: Final = {
 _ROLLOUT_TEXT: Final = (
     "CASE WHEN rollout_n IS NULL THEN nullif(substr(path, length(group_path) + 2), '-') END AS rollout_text"
 )
-"""SQL for a rollout that is text. A score needs it: one with another path would be of a sub-trajectory."""
+"""SQL of a rollout that is text. A score without this text would count as a sub-trajectory's."""
 
 
 class GivenScore(NamedTuple):
@@ -110,7 +110,7 @@ def _rows(frame: Any) -> list[dict[str, Any]]:
     """Return the rows of a frame.
 
     Raises:
-        TableError: it has none, or Arrow has no type for one of its columns.
+        TableError: the frame has no rows, or Arrow has no type for one of its columns.
     """
     try:
         if hasattr(frame, "__arrow_c_stream__"):

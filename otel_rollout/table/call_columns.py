@@ -30,7 +30,7 @@ _ROLES: Final = {
 }
 """Role of a message → the column that counts it. Messages of other roles are not counted."""
 _TO_READ: Final = {semconv.GEN_AI_INPUT_MESSAGES: "", semconv.GEN_AI_OUTPUT_MESSAGES: "", **_COUNTS}
-"""Attributes that a user may set on a span of ours, each with its column: messages have none."""
+"""Attribute that a user may set on our spans → its column; empty for messages, which have none."""
 _NOTHING: Final = CallContents()
 
 
@@ -51,7 +51,7 @@ def add(row: dict[str, Any], span: Span) -> None:
 
 
 def _contents_of(row: Mapping[str, Any], span: Span, is_ours: bool) -> CallContents:
-    """Return what another library's attributes say of a model call, and counts that are no integers."""
+    """Read a model call from another library's attributes, or from those that a user has set on our span."""
     attributes = span.attributes
     if is_ours and not any(column not in row and name in attributes for name, column in _TO_READ.items()):
         return _NOTHING

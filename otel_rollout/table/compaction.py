@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from deltalake.transaction import AddAction
 
 RETENTION_HOURS: Final = 24
-"""Hours for which replaced files stay by default: whoever has opened the table before reads them."""
+"""Default hours for which replaced files stay, for readers that opened the table before."""
 _logger = logging.getLogger(__name__)
 Announce = Callable[[str], object]
-"""Tells a person about progress."""
+"""Function that shows a line of progress to a person."""
 
 
 class Compacted(NamedTuple):
@@ -33,8 +33,8 @@ class Compacted(NamedTuple):
     Attributes:
         files_before: files of the table before.
         files_after: files of the table afterwards.
-        bytes_before: their bytes before.
-        bytes_after: their bytes afterwards.
+        bytes_before: total bytes of the files before.
+        bytes_after: total bytes of the files afterwards.
         removed: files of earlier versions that were removed.
     """
 
@@ -59,7 +59,7 @@ def compact(
         store: the table.
         retention_hours: hours for which replaced files stay.
         say: gets a line per step.
-        before: removes rows first, under the same lease, so that what is left is stored once.
+        before: called first, with the lease, to remove rows. So the rows that are left are rewritten once.
 
     Raises:
         LeaseHeldError: another process compacts or prunes.
@@ -78,7 +78,7 @@ def compact(
 
 
 def _merge(store: Store, table: DeltaTable, lease: Lease, files: list[DataFile], say: Announce) -> set[str]:
-    """Merge small files until all of one run and of neighbouring steps are together; return the files."""
+    """Merge small files of one run and of neighbouring steps; return the paths of all files afterwards."""
     merged: set[str] = {file.path for file in files}
     found = set(merged)
     while True:
@@ -101,14 +101,14 @@ def _merge(store: Store, table: DeltaTable, lease: Lease, files: list[DataFile],
 def store_trajectories(
     store: Store, table: DeltaTable, files: Collection[str], retention_hours: int, may_merge: bool = True
 ) -> None:
-    """Store what each trajectory came to; if that fails, questions read the spans.
+    """Store the rows of all trajectories. If that fails, queries compute the rows from the spans.
 
     Args:
         store: the table.
-        table: the version whose rows are meant.
-        files: paths of the files that have these rows now.
+        table: the version from which the rows are computed.
+        files: paths of the files that hold the spans of this version now.
         retention_hours: hours for which replaced files stay.
-        may_merge: whether to read rows that are stored.
+        may_merge: whether to take over rows that are stored already.
     """
     engine = Engine(table, may_merge=may_merge)
     try:
@@ -126,7 +126,10 @@ def _size(files: Iterable[DataFile]) -> int:
 
 
 def settle(store: Store, added: list[AddAction]) -> None:
-    """Remove the logs beside new files of a table in a directory; in object stores :func:`clean` does it."""
+    """Remove the log beside each new file, if the table is in a directory.
+
+    In object stores, :func:`clean` removes these logs.
+    """
     if store.location.path is not None:
         for action in added:
             shutil.rmtree((store.location.path / action.path).parent / "_delta_log", ignore_errors=True)

@@ -28,7 +28,7 @@ _ORDER: Final = ("run_id", "validate", "step", "sample_index", "rollout_n", "tra
 GROUP_ROWS: Final = 100_000
 """Maximum rows of a row group. A query skips the groups that it does not need."""
 _BIN_BYTES: Final = 16 << 20
-"""Maximum bytes of the files whose rows are sorted together. Decoded, they are in memory three times."""
+"""Maximum bytes of the files whose rows are sorted together. Memory holds the decoded rows three times."""
 _BIN_FILES: Final = 100
 _STEPS: Final = "steps_of_traces"
 _IS_ROOT: Final = "is_root AND validate IS NOT NULL"
@@ -37,7 +37,7 @@ _STEP_OF_TRACE: Final = (
     "ELSE min(step) END AS step_of_trace FROM whole_table GROUP BY trace_id "
     "HAVING count(step) BETWEEN 1 AND count(*) - 1 OR min(step) < max(step)"
 )
-"""The trajectory's step, of each trace in which a row names another step or none, as a score by id does."""
+"""SQL of the step of each trajectory with rows of another step or of none, such as a score by id."""
 _SESSION: Final = {"datafusion.execution.parquet.schema_force_view_types": "false"}
 
 
@@ -95,7 +95,7 @@ def files_of(store: Store, table: DeltaTable) -> list[DataFile]:
 
 
 def bins(files: Iterable[DataFile]) -> Iterator[list[DataFile]]:
-    """Return files of one run and of neighbouring steps together, as many as memory allows."""
+    """Group files by run and neighbouring steps, in groups as large as memory allows."""
     in_order = sorted(files, key=lambda file: file.order)
     return batches(in_order, lambda file: file.size, _BIN_BYTES, _BIN_FILES)
 
@@ -123,7 +123,7 @@ class FileReader:
                 self._builder.execute(f"CREATE TABLE {_STEPS} AS {_STEP_OF_TRACE}").read_all()
 
     def rewritten(self, files: Sequence[DataFile], condition: str = "true") -> list[AddAction]:
-        """Write the rows of files into new ones, sorted; return the new files for the table's log.
+        """Write the rows of files into new files, sorted; return the log entries that add the new files.
 
         Args:
             files: the files.
@@ -136,7 +136,7 @@ class FileReader:
             return self._written(query)
 
     def _written(self, query: str) -> list[AddAction]:
-        """Write a query's rows as a table of its own: so deltalake says the files' sizes and bounds."""
+        """Write a query's rows as a separate table, so that deltalake reports the files' sizes and bounds."""
         from deltalake import DeltaTable, write_deltalake
 
         directory = f"{DIRECTORY}/{secrets.token_hex(16)}"

@@ -1,4 +1,4 @@
-"""Join figures that other views have to the view ``trajectories``, for those who name them."""
+"""Join columns of other views to the view ``trajectories`` if a query names them."""
 
 from __future__ import annotations
 
@@ -24,15 +24,17 @@ _NAMED_BY: Final = {"first_breaks": ("broken_turns",)}
 
 
 def shown_with(view: str) -> tuple[str, ...]:
-    """Return the columns that a listing shows with a view: the view's own, and what they belong to."""
+    """Return the columns that a listing shows for a view: its own, after some of ``trajectories``."""
     return (*_NAMED_BY.get(view, ()), *COLUMNS[view])
 
 
 def trajectories_with(named: Iterable[str]) -> str:
-    """Return the view ``trajectories``, with the columns of other views if some are named; each view costs.
+    """Return SQL of the view ``trajectories``, joined with those other views whose columns are named.
+
+    A view without a named column is not joined, because each join takes time.
 
     Args:
-        named: conditions, orders and columns.
+        named: texts of a query that may name columns: conditions, orders and columns.
     """
     words = set(re.findall(r"\w+", " ".join(named)))
     source = name = "trajectories"

@@ -27,11 +27,11 @@ _FORMS: Final = "a number (3), a range (1-3), a comparison (<0.1), or several of
 Value = str | int | float | bool | None
 """A value to compare a column with."""
 Step = int | str | None
-"""A step: a number; the text of one that is no integer of 64 bits; or None where none was recorded."""
+"""A step: an integer, the text of a step that is no integer of 64 bits, or None if none was recorded."""
 OF_TRAJECTORY: Final = "coalesce(score_by, '') <> 'identity'"
 """SQL condition that a span is part of a trajectory: a score by identity is a trace of its own."""
 NO_STEP: Final = "-"
-"""What stands for the step of a trajectory without one, as in its path."""
+"""Text in place of a missing step, as in a trajectory's path."""
 
 
 def numbers(column: str, text: str, source: str) -> str:
@@ -53,8 +53,8 @@ def steps(text: str, source: str) -> str:
     """Return the condition that a row is of one of the described steps.
 
     Args:
-        text: numbers, as :func:`numbers` takes them; the text of a step that is none, also with outer spaces;
-            ``-`` for no step.
+        text: numbers, as :func:`numbers` takes them; texts of steps that are no numbers, also with outer
+            spaces; ``-`` for no step.
         source: origin of the text, for the error.
 
     Raises:
@@ -82,7 +82,7 @@ def of_steps(steps: Collection[Step]) -> str:
 
 
 def step_named(text: str) -> Step:
-    """Return the step that a text names; ``-`` is none."""
+    """Return the step that a text names; None for ``-``."""
     number = integer_in(text)
     return number if number is not None else None if text == NO_STEP else text
 
@@ -94,7 +94,7 @@ def step_in(row: Mapping[str, Any]) -> Step:
 
 
 def step_out_of(row: dict[str, Any]) -> tuple[bool, Step]:
-    """Take the step out of a row; return whether it is of validation, and the step."""
+    """Remove the columns of the step from a row; return whether the step is of validation, and the step."""
     step = step_in(row)
     del row["step"], row["step_text"]
     return row.pop("validate"), step
@@ -147,7 +147,7 @@ def _plain(value: Any) -> Any:
 
 
 def _comparable(column: str, type_: str, value: Any) -> Value:
-    """Return the value as the column's type has it: a row ``7`` of the dataset is the text ``7``."""
+    """Convert a value to the column's type: the dataset row 7 becomes the text ``7``."""
     if value is None:
         return None
     if isinstance(value, bool):
@@ -167,7 +167,7 @@ def row_count(number: Any) -> int:
     """Return a number of rows.
 
     Raises:
-        QueryError: it is no integer, or negative.
+        QueryError: the number is no integer, or negative.
     """
     try:
         found = operator.index(number)

@@ -19,7 +19,8 @@ BYTES: Final = "base64"
 def as_json(value: Any) -> str:
     """Return a value of attributes as JSON text.
 
-    JSON has no bytes, infinities and NaN. Bytes become an object with ``BYTES``, the others become text.
+    JSON has no bytes, infinities and NaN. Bytes become an object with ``BYTES``; infinities and NaN become
+    text.
 
     Raises:
         UnicodeEncodeError: the value has text that UTF-8 cannot hold.
@@ -33,7 +34,7 @@ def as_json(value: Any) -> str:
 
 
 def _is_plain(value: Any) -> bool:
-    """Return whether JSON has the value, or the values of a mapping."""
+    """Return whether JSON can hold a value, or each value of a mapping, unchanged."""
     entries = value.values() if type(value) is dict else (value,)
     return all(
         type(entry) in (str, bool, int, type(None)) or (type(entry) is float and math.isfinite(entry))

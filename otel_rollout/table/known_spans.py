@@ -19,21 +19,21 @@ from otel_rollout.table.query import Engine
 _LINES_AT_ONCE: Final = 2_000
 """Maximum lines whose spans are looked up with one query."""
 _BYTES_AT_ONCE: Final = 32 << 20
-"""Maximum bytes of these lines; a longer line is looked up alone."""
+"""Maximum bytes of the lines that are looked up with one query. A longer line is looked up alone."""
 
 Ids = tuple[str, str]
 """Trace id and span id."""
 
 
 class NewSpans:
-    """The spans of lines that a table does not have; counts both.
+    """A filter that removes the spans that a table has from lines, and counts known and new spans.
 
     Args:
-        engine: returns what asks the table; called once, when the first span is looked up.
+        engine: returns the engine that queries the table; called once, when the first span is looked up.
 
     Attributes:
         new: number of spans that the table does not have.
-        known: number of spans that it has, or that came before.
+        known: number of spans that the table has, or that came before.
     """
 
     def __init__(self, engine: Callable[[], Engine]) -> None:
@@ -56,7 +56,7 @@ class NewSpans:
                     yield line if len(new) == len(found) else _with_only(line, new)
 
     def _known(self, traces: set[str]) -> set[Ids]:
-        """Return the spans of traces that the table has."""
+        """Return the ids of the spans that the table has of some traces."""
         if not traces:
             return set()
         condition = equals("trace_id", sorted(traces))

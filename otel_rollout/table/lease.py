@@ -1,9 +1,9 @@
-"""Let one process at a time replace files of a table, and one import spans that it does not have.
+"""Let one process at a time replace files of a table, and one process at a time import spans.
 
 The lease is an application transaction in the table's own log. Its version is the time until which the lease
-is valid. So it works in every store that has Delta tables, and needs no lock beside the table.
+is valid. So a lease works in every store that has Delta tables, and needs no lock beside the table.
 
-Two rules keep the rows exact, whatever clocks say and whoever dies:
+Two rules keep the rows exact, even if clocks are wrong or a holder dies:
 
 - A commit of the holder is written as the direct successor of a version that the holder has read. The store
   refuses it if another commit has taken that place.
@@ -36,9 +36,9 @@ class Purpose(NamedTuple):
 
     Attributes:
         application: id of the application transaction that is the lease.
-        holder: key of the holder's name in the information that each of its commits has.
+        holder: key of the holder's name in the metadata of each of its commits.
         doing: what the holder does to the table, for a sentence.
-        advice: what happens to whoever asks for a lease that another process has.
+        advice: what a process reads that asks for a lease while another process has it.
     """
 
     application: str
@@ -67,7 +67,7 @@ class LeaseLostError(TableError):
 
 
 class Lease:
-    """The right to do something to a table alone. :meth:`acquire` returns one.
+    """The exclusive right to change a table for one purpose. :meth:`acquire` returns one.
 
     Args:
         store: the table.
@@ -86,7 +86,7 @@ class Lease:
         """Take the lease if nobody has it, or if its holder's time is over.
 
         Raises:
-            LeaseHeldError: another process has it.
+            LeaseHeldError: another process has the lease.
             TableError: the table cannot be read or written.
         """
         while True:
@@ -151,14 +151,17 @@ class Lease:
         """Renew the lease if half of its time is over.
 
         Raises:
-            LeaseLostError: another process has it.
+            LeaseLostError: another process has the lease.
             TableError: the table cannot be written.
         """
         if self._until is not None and self._until - _now() < waits().lease * _MICROSECONDS / 2:
             self.commit()
 
     def close(self) -> None:
-        """Release the lease: others take it at once. If that fails, they take it when its time is over."""
+        """Release the lease, so that others can take it at once.
+
+        If that fails, others can take the lease when its time is over.
+        """
         with suppress(TableError):
             self._commit(_now(), (), ())
 
@@ -191,7 +194,7 @@ class Lease:
         self._until = until
 
     def _is_in(self, table: DeltaTable, until: int, removed: Sequence[RemoveAction]) -> bool:
-        """Return whether the version that was read has the commit; check that it may follow otherwise."""
+        """Return whether the version that was read has our commit; else check that our commit may follow."""
         found = table.transaction_version(self._purpose.application)
         if found == until and _holder(table, self._purpose) == self._holder:
             return True  # the answer to the commit was lost

@@ -15,7 +15,7 @@ _S3: Final = ("s3", "s3a")
 _REMOTE: Final = (*_S3, "gs", "az", "azure", "abfs", "abfss", "adl")
 """Schemes of object stores that deltalake can write to."""
 _MISSPELT: Final = re.compile(rf"({'|'.join(_REMOTE)})(:/|//)")
-"""Beginning of an address that would be a directory by a missing character: ``s3//bucket``."""
+"""Beginning of an address that names a directory only because a character is missing: ``s3//bucket``."""
 _ESCAPE: Final = re.compile("%[0-9A-Fa-f]{2}")
 """Part of a path that deltalake writes as it is and reads as another character."""
 _DEFAULT_REGION: Final = "us-east-1"
@@ -32,7 +32,7 @@ class Location:
     Attributes:
         uri: address for deltalake: an absolute path, or a URI of an object store.
         path: the directory, if the table is on this machine.
-        named_by: the variable that names it, for a person; empty if something else does.
+        named_by: the variable that holds the address, for messages; empty if the address came from elsewhere.
     """
 
     uri: str
@@ -41,7 +41,7 @@ class Location:
 
     @property
     def with_origin(self) -> str:
-        """The address, and the variable that names it."""
+        """The address, and the variable that holds it."""
         return f"{self.uri} ({self.named_by})" if self.named_by else self.uri
 
     @property
@@ -50,7 +50,7 @@ class Location:
         return "" if self.path is not None else urlsplit(self.uri).netloc
 
     def storage_options(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """Return deltalake's options; it reads credentials from the environment itself.
+        """Return deltalake's options. deltalake itself reads credentials from the environment.
 
         Args:
             environ: environment variables.
@@ -77,7 +77,7 @@ def location_of(uri: str, source: str = "the table's address") -> Location:
         source: origin of the address, for the error.
 
     Raises:
-        ValueError: the address has an unknown scheme or no path, or one that deltalake cannot read again.
+        ValueError: the address has an unknown scheme or no path, or a path that deltalake cannot read again.
     """
     scheme, separator, _ = uri.partition("://")
     if not separator and not _MISSPELT.match(uri):

@@ -28,8 +28,8 @@ class Unit(NamedTuple):
     """What is kept or removed as a whole: one step of a run, with the scores that were given later.
 
     Attributes:
-        run_id: the run; None for rows without.
-        step: the step of the trajectory, also of parts of it that name another one; None without.
+        run_id: the run; None for rows without a run.
+        step: the trajectory's step, also for its spans that name another step; None without a step.
     """
 
     run_id: str | None
@@ -37,7 +37,7 @@ class Unit(NamedTuple):
 
     @property
     def order(self) -> tuple[str, int]:
-        """Key that sorts steps by run and number; what lacks one comes first."""
+        """Key that sorts steps by run and number. Rows without a run or step come first."""
         return self.run_id or "", -1 if self.step is None else self.step
 
 
@@ -85,7 +85,7 @@ def of_runs(runs: Iterable[str]) -> Choice:
 
 
 def beyond(size: int) -> Choice:
-    """Choose the oldest steps, until the files of the rest have at most so many bytes."""
+    """Choose the oldest steps, until the rest of the files has at most ``size`` bytes."""
 
     def choose(shares: Shares) -> set[Unit]:
         sizes: dict[Unit, int] = defaultdict(int)
@@ -152,7 +152,7 @@ def remove(store: Store, choice: Choice, lease: Lease) -> Shares:
 
 
 def _divided(reader: FileReader, files: Iterable[DataFile], choice: Choice) -> tuple[Shares, Shares]:
-    """Return what is chosen of the files of a version of the table, and what is not."""
+    """Divide the rows of files into those of the chosen steps, and the others."""
     shares = _shares(reader, files)
     chosen = choice(shares)
     gone = [share for share in shares if share.unit in chosen]

@@ -32,14 +32,15 @@ _SESSION: Final = {
     "datafusion.sql_parser.enable_ident_normalization": "true",
     "datafusion.execution.target_partitions": str(max(2, len(os.sched_getaffinity(0)))),
 }
-"""With one partition, as on one processor, DataFusion 55.1 refuses its own plan of view ``newest_scores``: a
-window over a UNION ALL with constants."""
+"""At least two partitions: with one, DataFusion 55.1 refuses its own plan of view ``newest_scores``, a window
+over a UNION ALL with constants.
+"""
 _CONDITION: Final = "reward < 0.1 AND tool_errors > 0"
 _EXAMPLE: Final = f"SELECT path, reward FROM trajectories WHERE {_CONDITION}"  # noqa: S608
 _NOT_SHOWN: Final = "Interval"
 """Arrow type without a Python value; arro3 panics on it."""
 _SHARED_KEPT: Final = frozenset({"trajectories"})
-"""Views whose rows are kept, too: with them, a list of 100,000 trajectories takes milliseconds."""
+"""Further views whose rows a shared engine keeps: so a list of 100,000 trajectories takes milliseconds."""
 _SHARED_SESSION: Final = {"datafusion.optimizer.repartition_file_scans": "false"}
 """Rows of a table in memory are read by one thread, which keeps their order."""
 _OPEN_PART: Final = "open_part"
@@ -52,7 +53,7 @@ _OF_TABLES: Final = ("CREATE ", "DROP ")
 
 
 class Engine:
-    """The table, its views, and one query after another, on the table's rows as they were at the beginning.
+    """An engine that runs one query at a time on one version of the table and its views.
 
     Args:
         table: the opened table.
@@ -60,8 +61,8 @@ class Engine:
         session: further settings of the engine, by their names in DataFusion.
         rows: SQL condition of the rows that the views see; all by default.
         are_trajectories: whether a trace without identity counts as a trajectory, too.
-        may_merge: whether to read the rows of trajectories that are stored.
-        anew: SQL condition of rows whose traces are computed all the same.
+        may_merge: whether to read stored rows of trajectories, if there are any.
+        anew: SQL condition of spans whose traces are computed though their rows are stored.
     """
 
     def __init__(
@@ -135,7 +136,7 @@ class Engine:
         Args:
             sql: the statement.
             limit: number of rows after which the engine stops; all by default or with 0.
-            example: what is right, for the error about what is wrong.
+            example: a correct query or condition, for the error about a wrong one.
 
         Raises:
             QueryError: the query is wrong, or the table cannot be read.
@@ -153,12 +154,12 @@ class Engine:
         return dicts_of(self.run(sql, limit))
 
     def count(self, source: str) -> int:
-        """Return the number of rows of an SQL source, with a condition after it or none."""
+        """Return the number of rows of an SQL source, which may have a condition after it."""
         return int(self.run(f"SELECT count(*) AS number FROM {source}")["number"][0].as_py())  # noqa: S608
 
     @property
     def kept_as(self) -> str:
-        """What keeps a query's rows: a table, or a view of stored rows where no trajectories are kept."""
+        """Kind of object that keeps a query's rows: a view if stored rows are read anew, else a table."""
         return "VIEW" if self.is_merged and not _SHARED_KEPT & self._kept else "TABLE"
 
     def keep(self, name: str, sql: str) -> None:
@@ -199,10 +200,12 @@ class Engine:
         return ((name, plain._definition(name)) for name in names)
 
     def trace_rows(self, directory: str) -> RecordBatchReader:
-        """Return the rows of view ``trace_rows``, for deltalake; unless most are stored, computed in pieces.
+        """Return the rows of view ``trace_rows``, as a reader for deltalake.
+
+        The rows are computed in pieces, unless most of them are stored.
 
         Args:
-            directory: keeps them, because no statement can run while deltalake writes.
+            directory: holds the computed pieces, because no statement can run while deltalake writes.
 
         Raises:
             QueryError: the table cannot be read, or the directory cannot be written.
@@ -247,9 +250,9 @@ class Engine:
                 self._made.add(name)
 
     def _merge(self) -> None:
-        """Read the rows of trajectories that are stored, and compute those of open traces, if that is less.
+        """Use the stored rows of trajectories, and compute only those of open traces, if that is less work.
 
-        Whatever is wrong with stored rows, the spans have the answer.
+        If anything is wrong with the stored rows, all rows are computed from the spans.
         """
         if not self._may_merge:
             return
@@ -355,8 +358,8 @@ def _first_rows(reader: RecordBatchReader, limit: int) -> Table:
 class SharedEngine(Engine):
     """An engine that several threads may use at once.
 
-    A thread that reads rows from the engine holds Python's lock while the engine computes them, so no other
-    thread runs. A statement that makes a table does not hold it. So each query makes a table, whose rows are
+    A thread that reads rows from the engine holds the GIL while the engine computes them, so no other thread
+    runs. A statement that makes a table does not hold the GIL. So each query makes a table, whose rows are
     read at once.
 
     Args:

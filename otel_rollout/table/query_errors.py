@@ -1,4 +1,4 @@
-"""Say in one sentence what the engine says about a wrong query."""
+"""Describe in one sentence what is wrong with a query, from the engine's error."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def in_words(message: str, example: str) -> str:
 
     Args:
         message: what the engine says.
-        example: what is right.
+        example: a correct query or condition, to show.
     """
     if match := _NO_FILE.search(message):
         return (
@@ -56,7 +56,7 @@ def _no_column(name: str, message: str) -> str:
 
 
 def _at_place(words: str) -> str:
-    """Replace the parser's line by the line of the user's text, which begins one line later."""
+    """Replace the parser's line number by that in the user's text, which begins one line later."""
     match = _LINE.search(words)
     words = _LINE.sub("", words).replace("\\'", "'").replace("found: EOF", "found: its end")
     if match is None:

@@ -63,16 +63,24 @@ class Rows:
         return self._narrowed(*conditions)
 
     def where(self, condition: str) -> Rows:
-        """Keep rows by a SQL condition: ``where("reward < 0.1 AND tool_errors > 0")``."""
+        """Keep rows by a SQL condition: ``where("reward < 0.1 AND tool_errors > 0")``.
+
+        Raises:
+            QueryError: the text is no single expression.
+        """
         return self._narrowed(filters.where(condition))
 
     def sort(self, *columns: str) -> Rows:
-        """Sort by columns; ``-reward`` is descending."""
+        """Sort by columns; ``-reward`` is descending.
+
+        Raises:
+            QueryError: there is no such column.
+        """
         known = list(self._column_types())
         return self._limited()._with(_order=tuple(filters.order(column, known) for column in columns))
 
     def limit(self, number: int) -> Rows:
-        """Keep the first rows; what is called afterwards applies to them alone.
+        """Keep the first rows. Later calls apply to these rows alone.
 
         Raises:
             QueryError: the number is no integer, or negative.
@@ -81,7 +89,11 @@ class Rows:
         return self._with(_limit=wanted if self._limit is None else min(wanted, self._limit))
 
     def select(self, *columns: str) -> Rows:
-        """Keep columns."""
+        """Keep columns.
+
+        Raises:
+            QueryError: there is no such column.
+        """
         known = list(self._column_types())
         return self._with(_columns=tuple(filters.known(column, known) for column in columns))
 
@@ -167,14 +179,14 @@ class Rows:
         return limited._with(_conditions=(*limited._conditions, *conditions))
 
     def _limited(self) -> Rows:
-        """Return the same rows as a query of their own if they have a limit, which comes first then."""
+        """Return the rows with their limit in a subquery, so that later conditions apply after the limit."""
         if self._limit is None:
             return self
         first = self._with(_columns=()).statement()
         return self._with(_source=first, _conditions=(), _limit=None)
 
     def _with(self, **changes: Any) -> Rows:
-        """Return rows with other attributes, which are not read yet."""
+        """Return a copy with other attributes, whose rows are not read yet."""
         changed = copy.copy(self)
         vars(changed).update(changes, _table=None)
         return changed

@@ -28,12 +28,13 @@ SCORE_BY_TRACE: Final = "trace"
 SCORE_BY_IDENTITY: Final = "identity"
 STATUS: Final = {0: "unset", 1: "ok", 2: "error"}
 MIME_TYPES: Final = {"input": semconv.INPUT_MIME_TYPE, "output": semconv.OUTPUT_MIME_TYPE}
-"""Column → the attribute that names its type. Column ``attributes`` has it unless the type is JSON: null
-for a value without type."""
+"""Column → the attribute with its MIME type. Column ``attributes`` has this attribute unless the type is
+JSON, and has null if the value has no type.
+"""
 
 
 class Held(NamedTuple):
-    """The column that holds an attribute of one type; ``minimum`` is that of an integer."""
+    """The column that holds an attribute of one type. Smaller integers than ``minimum`` do not fit."""
 
     column: str
     type_: type
@@ -87,11 +88,11 @@ OF_SCORE: Final = {
 
 
 _INTEGER: Final = re.compile(r"0|-?[1-9][0-9]{0,18}")
-"""Text that is also the text of an integer; ``01`` is another text."""
+"""Text of an integer as Python writes it; ``01`` is another text."""
 _NEAR: Final = 256
-"""Rows whose values become columns together: so few stay in the processor's cache."""
+"""Rows that become columns together: so few stay in the processor's cache."""
 _NOWHERE: Final = Held("", type(NotImplemented))
-"""Holds no attribute."""
+"""Stand-in for an attribute that no column holds."""
 
 
 def row_of(span: Span) -> Row:
@@ -192,7 +193,7 @@ def _add_sample_index(row: Row, others: dict[str, Any]) -> None:
 
 
 def _add_steps_in_text(row: Row, others: Mapping[str, Any]) -> None:
-    """Add a step or rollout that is no integer, or an integer in digits; its attribute stays."""
+    """Add a step or rollout that did not come as an integer of 64 bits; its attribute stays."""
     for name, column in IN_TEXT.items():
         if name in others:
             text = str(others[name])
@@ -201,12 +202,12 @@ def _add_steps_in_text(row: Row, others: Mapping[str, Any]) -> None:
 
 
 def integer_in(text: str) -> int | None:
-    """Return the integer of 64 bits that a step or rollout in text is; None for another text."""
+    """Convert the text of a step or rollout to an integer of 64 bits; None for any other text."""
     return int(text) if _INTEGER.fullmatch(text) and _fits(int(text)) else None
 
 
 def _add_content_types(row: Row, others: dict[str, Any]) -> None:
-    """Remove the type of an input or output that is JSON; note that one has no type."""
+    """Remove the MIME type of an input or output if it is JSON; set a missing one to null."""
     for column, name in MIME_TYPES.items():
         if column in row:
             if others.get(name) == semconv.JSON_MIME_TYPE:

@@ -1,8 +1,8 @@
 """Define the columns of the rollout table, and their meaning.
 
-The table gets a column that it lacks with the first commit of a forwarder that has the column. A forwarder
-that lacks a column of the table leaves it empty. So forwarders of several versions may write one table, and a
-new column does not change ``SCHEMA_VERSION``. A change of a column's type or meaning does.
+If a table lacks a column, the first commit of a forwarder that knows the column adds it. A forwarder that
+does not know a column of the table leaves the column empty. So forwarders of several versions may write one
+table, and a new column does not change ``SCHEMA_VERSION``. A change of a column's type or meaning does.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SCHEMA_VERSION: Final = 1
 VERSION_PROPERTY: Final = "rollout.schema_version"
 """Property of the table that holds the version."""
 COMMENT: Final = "comment"
-"""Key of a column's meaning in the column's metadata, by which Spark shows it."""
+"""Key of a column's meaning in the column's metadata. Spark shows the text under this key."""
 
 ColumnType = Literal["text", "int64", "float64", "bool", "timestamp", "scores"]
 
@@ -28,7 +28,7 @@ _FIRST_TIME_NS: Final = 10**15
 
 
 def has_time(start_ns: int) -> bool:
-    """Return whether a start is a time; else it is a place in an order, of a span whose times are unknown."""
+    """Return whether a start is a time. A span of unknown time has only its place in an order as start."""
     return start_ns >= _FIRST_TIME_NS
 
 
@@ -125,7 +125,7 @@ STATISTICS: Final = (
 )
 """Columns whose bounds the table's log has for each file, so that a query reads only some of the files."""
 STATISTICS_PROPERTY: Final = "delta.dataSkippingStatsColumns"
-"""Property of a table that lists these columns."""
+"""Property of a table that lists the columns of ``STATISTICS``."""
 SCORE_FIELDS: Final[tuple[tuple[str, ColumnType], ...]] = (
     ("name", "text"),
     ("value", "float64"),
@@ -159,8 +159,8 @@ def arrow_schema(without_meaning: frozenset[str] = frozenset()) -> Schema:
     """Return the columns as an Arrow schema, with their meanings as metadata.
 
     Args:
-        without_meaning: names of columns that a table of an older version has; its meanings may differ, and
-            cannot be merged.
+        without_meaning: names of the columns that a table has already. The table's meanings may be those of
+            an older version, and cannot be merged.
     """
     from arro3.core import Field, Schema
 

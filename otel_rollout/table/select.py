@@ -31,7 +31,7 @@ class QueryError(TableError):
 
 
 def query(sql: str) -> str:
-    """Return a user's query without the semicolon after it, and comments after that.
+    """Return a user's query without a final semicolon and the comments after it.
 
     Raises:
         QueryError: the text is empty, several statements, or a statement other than a query.
@@ -65,7 +65,9 @@ def literal(value: str) -> str:
 def _checked(text: str, noun: str) -> tuple[str, list[str]]:
     """Return a text without the semicolon that ends it, and the words outside quotes and comments.
 
-    Check that the parentheses are balanced.
+    Raises:
+        QueryError: a quote or comment does not end, the parentheses are not balanced, there are several
+            statements, or the text has a backtick, a string with escapes or a NUL character.
     """
     if "\0" in text:
         raise QueryError(f"The {noun} contains a NUL character.")

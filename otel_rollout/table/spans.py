@@ -1,4 +1,4 @@
-"""Make spans from rows of the table, as exporters got them."""
+"""Make spans, as exporters got them, from rows of the table."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _with_held(row: Row, held: Mapping[str, rows.Held]) -> dict[str, Any]:
 
 
 def _sample_index(text: str) -> int | str:
-    """Return a dataset row as a number if it was one; text of digits is in column ``attributes``."""
+    """Return a dataset row of digits as a number. Column ``attributes`` has such a row if it was text."""
     return int(text) if text.removeprefix("-").isdecimal() else text
 
 

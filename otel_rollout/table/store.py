@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 _COMMIT_RETRIES: Final = 100
-"""Attempts of one commit beside other writers' commits; deltalake makes them."""
+"""Times that deltalake tries one commit again while other writers commit."""
 _ATTEMPTS: Final = 5
 """Attempts to open a table that changes, to begin one, or to add columns, beside other writers."""
 _COMPRESSION_LEVEL: Final = 3
@@ -29,7 +29,7 @@ _MAX_PAGE_BYTES: Final = 4 << 20
 _LOG_RETENTION: Final = "interval 2 days"
 """Age of a log entry that compaction may remove: forwarders of eight nodes write 70,000 entries a day."""
 _UNKNOWN_HOURS: Final = 7 * 24
-"""Hours after which a file that no version of a table has is removed: its writer was killed."""
+"""Hours after which a file that belongs to no version of a table is removed: its writer was killed."""
 _PARQUET_SUFFIX: Final = ".parquet"
 _LOG: Final = "_delta_log"
 _logger = logging.getLogger(__name__)
@@ -160,7 +160,7 @@ class Store:
             raise TableError(str(error), is_temporary=True) from error
 
     def _is_intact(self, version: int) -> bool:
-        """Return whether the table can be opened and has at least a version."""
+        """Return whether the table can be opened and has reached a version."""
         try:
             with self.describing():
                 return self.open().version() >= version
@@ -193,7 +193,7 @@ class Store:
         """Check that a local path can be a table's.
 
         Raises:
-            TableError: it is a file or cannot be read, or is a directory with other files.
+            TableError: the path is a file, cannot be read, or is a directory with other files.
         """
         path = self.location.path
         if path is None or not os.path.lexists(path):
@@ -240,7 +240,7 @@ class Store:
 
     @contextmanager
     def describing(self) -> Iterator[None]:
-        """Turn errors of deltalake into a ``TableError``; a panic of it is no ``Exception``."""
+        """Turn errors of deltalake into a ``TableError``, also its panics, which are no ``Exception``."""
         try:
             yield
         except (TableError, KeyboardInterrupt, SystemExit, ModuleNotFoundError):

@@ -1,15 +1,15 @@
-"""Name what the view ``training`` says, and conditions on its rows."""
+"""Define the reasons that the view ``training`` gives, and SQL conditions on its rows."""
 
 from __future__ import annotations
 
 from typing import Final
 
 NO_REASON: Final = "no reason given"
-"""The view's reason of a trajectory that the trainer left out without one."""
+"""The view's reason for a trajectory that the trainer left out without a reason."""
 PASSED_OVER: Final = "the trainer did not name it"
-"""The view's reason of a trajectory of which the trainer said nothing, though it named others of the step."""
+"""The view's reason for a trajectory that the trainer did not name, though it named others of the step."""
 FILTERED: Final = "reason IS NOT NULL"
-"""Condition that the loss did not use a trajectory, by the trainer's word or by its silence."""
+"""Condition that the loss did not use a trajectory: the trainer said so, or did not name it."""
 DIFFERS: Final = (
     "NOT isnan(reward_difference) "
     "AND abs(reward_difference) > 0.001 * greatest(1, abs(reward), abs(trained_reward))"
@@ -20,4 +20,4 @@ The trainer's rewards have single precision, and a KL penalty is a sum over toke
 difference.
 """
 ODD: Final = 1e150
-"""Magnitude from which a number counts as NaN does, because its square is infinite. The views have it too."""
+"""Magnitude from which a number counts as NaN, because its square is infinite. The views have it too."""

@@ -1,7 +1,8 @@
-"""Store what each trajectory came to, and find the traces that later spans may change.
+"""Store the rows of trajectories, and find the traces whose rows later spans may change.
 
-The rows are a Delta table below the rollout table. Its commit names the data files that the rows are of and a
-digest of the definitions. Beside other files or definitions the rows do not count: they are absent or exact.
+The rows are in a Delta table below the rollout table. The commit that wrote them names the data files from
+which they were computed, and a digest of the views. If one of these files is gone, or the digest is another
+one, the rows do not count. So rows that count are exact.
 """
 
 from __future__ import annotations
@@ -26,40 +27,40 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 DIRECTORY: Final = "_trajectories"
-"""Directory of the rollout table that has the rows; vacuum leaves a name with this beginning alone."""
+"""Directory of the stored rows, inside the rollout table's. Vacuum skips names that begin with ``_``."""
 STORED: Final = "stored_traces"
-"""Name under which an engine has them."""
+"""Name of the stored rows in an engine."""
 OPEN: Final = "open_traces"
-"""Name under which an engine has the traces whose rows are computed anew."""
+"""Name of the open traces, whose rows are computed, in an engine."""
 _NOT_IN: Final = (
     " WHERE NOT EXISTS (SELECT trace_id FROM {traces} AS other WHERE other.trace_id = named_trace)"
 )
-"""Condition on stored rows, of other traces; for NOT IN, an engine would hold the stored rows in memory."""
+"""Condition of the stored rows of other traces. With NOT IN, an engine would hold these rows in memory."""
 NOT_OPEN: Final = _NOT_IN.format(traces=OPEN)
-"""Condition on stored rows, of traces that are not open."""
+"""Condition of the stored rows of traces that are not open."""
 _COVERED: Final = "rollout.trajectories.files"
 _DEFINITIONS: Final = "rollout.trajectories.definitions"
 _VACUUM: Final = "VACUUM"
 """Beginning of the operations that change no row."""
 _SEARCHED: Final = 20
-"""Commits in which the one that wrote the rows is looked for: a query reads an entry of the log for each."""
+"""Newest commits among which the one that wrote the rows is looked for. A query reads each commit's entry."""
 _MOST_OPEN: Final = 0.25
-"""Part of the table above which all rows are computed anew: that is faster."""
+"""Maximum share of the table that is open. Above it, computing all rows is faster."""
 _PIECE_SPANS: Final = 400_000
-"""Spans of traces whose rows are computed together, or as many as groups have that cannot be told apart."""
+"""Spans whose traces are computed together. A piece has more if its groups cannot be told apart."""
 _MIXED: Final = "SELECT count(*) FROM all_names WHERE beginning LIKE '%-'"
-"""Counts names that the group of a trajectory without a step may have, too."""
+"""Query that counts the group names which a trajectory without a step may have too."""
 _RANGES: Final = 16
-"""Maximum ranges of a condition; more cost more than they spare."""
+"""Maximum ranges of a condition; more of them cost more than they save."""
 
 
 class StoredRows(NamedTuple):
-    """Rows that are of files of a table's version.
+    """The stored rows that count for a version of the table.
 
     Attributes:
         table: has the rows.
         recent: SQL condition that holds for all rows of the other files; empty without such files.
-        covered: paths of the files.
+        covered: paths of the files from which the rows were computed.
     """
 
     table: DeltaTable
@@ -102,7 +103,7 @@ def store_rows(store: Store, rows: RecordBatchReader, covered: Collection[str], 
     Args:
         store: the rollout table.
         rows: of view ``trace_rows``.
-        covered: paths of the files that the rows are of.
+        covered: paths of the files from which the rows were computed.
         retention_hours: hours for which the replaced rows stay for those who read them.
 
     Raises:
@@ -127,11 +128,14 @@ def store_rows(store: Store, rows: RecordBatchReader, covered: Collection[str], 
 def open_traces(ask: Callable[[str], Table], recent: str) -> str | None:
     """Make the table of the open traces; return the SQL condition of their rows, or None for too many.
 
-    The engine holds the first side of a join in memory: so the names of all traces are the second one.
+    The engine holds the first side of a join in memory: so the names of all traces are the second side.
 
-    A trace is open if it has a recent row; if it names a run that may get its first trajectory or lose its
-    last one, because that decides what the run's scores by identity fit; and if it names a step that an open
-    trace names, because scores by identity are of steps.
+    A trace is open in three cases:
+
+    - It has a recent row.
+    - It names a run that may get its first trajectory or lose its last one. This decides which trajectories
+      the run's scores by identity fit.
+    - It names a step that an open trace names, because scores by identity name steps.
 
     Args:
         ask: runs a statement.
@@ -171,10 +175,10 @@ def open_traces(ask: Callable[[str], Table], recent: str) -> str | None:
 def pieces(ask: Callable[[str], Table], directory: str) -> Iterator[str]:
     """Make the table ``units``, which has a row for each trace; yield the condition of each piece of it.
 
-    Scores by identity tie the traces of a group together. All traces that name a step are in one piece,
-    unless it has too many spans: then those of a group are. A trace that names several steps joins these, and
-    all steps between them. Files hold what the pieces need of each trace. A statement computes it for a part
-    of the traces at a time, so that memory is bounded.
+    Scores by identity tie the traces of a group together. So all traces that name a step are in one piece. If
+    the step has too many spans, only the traces of a group are sure to be in one piece. A trace that names
+    several steps joins these steps, and all steps between them. The table is in files. Each statement
+    computes its rows for a part of the traces, so that memory is bounded.
 
     Args:
         ask: runs a statement.
@@ -205,7 +209,7 @@ def pieces(ask: Callable[[str], Table], directory: str) -> Iterator[str]:
 
 
 def opened(ask: Callable[[str], Table], piece: str) -> str:
-    """Make the table of the open traces, those of a piece; return the SQL condition of their rows."""
+    """Make the table of open traces from the traces of a piece; return the SQL condition of their rows."""
     ask(f"CREATE OR REPLACE TABLE {OPEN} AS SELECT trace_id FROM units WHERE {piece}")  # noqa: S608
     steps = ask(f"SELECT DISTINCT least, most FROM units WHERE {piece} AND least IS NOT NULL")  # noqa: S608
     return _rows_of_open(zip(*(column.to_pylist() for column in steps.columns), strict=True))
@@ -215,7 +219,7 @@ def _rows_of_open(steps: Iterable[tuple[int, int]]) -> str:
     """Return the SQL condition of the rows of the open traces.
 
     Args:
-        steps: ranges in which all steps are that their rows name.
+        steps: ranges that contain all steps which these rows name.
     """
     is_open = f"trace_id IN (SELECT trace_id FROM {OPEN})"  # noqa: S608
     within = _within("step", steps)
@@ -248,6 +252,6 @@ def _within(column: str, ranges: Iterable[tuple[int, int]]) -> str:
 
 
 def _definitions() -> str:
-    """Return a digest of all that the rows follow from, beside the spans."""
+    """Return a digest of what the rows depend on besides the spans: the views and the schema's version."""
     texts = [*map(views.sql_of, views.order()), str(schema.SCHEMA_VERSION)]
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()

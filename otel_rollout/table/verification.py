@@ -24,11 +24,12 @@ Row = dict[str, Any]
 
 
 class Difference(NamedTuple):
-    """A figure that is stored otherwise than the spans say.
+    """A stored value that differs from the one computed from the spans.
 
     Attributes:
         trace_id: the trace.
-        column: the figure of its trajectory; empty if one of both has no row.
+        column: the column that differs; empty if only one side has a row. Then ``stored`` and ``recomputed``
+            say whether each side has one.
         stored: the value that queries see.
         recomputed: the value that the spans give.
     """

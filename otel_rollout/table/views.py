@@ -41,13 +41,13 @@ SMALL: Final = frozenset(
 SLOW: Final = frozenset({"roots", "newest_scores"})
 """Views that other views read often. An engine that keeps their rows plans and computes them once."""
 OF_STORED_ROWS: Final = frozenset({"roots", REPEATED})
-"""Views that stored rows of trajectories answer without the spans."""
+"""Views that an engine can read from stored rows of trajectories instead of spans."""
 WIDE: Final = frozenset({RECORDED, SPANS, "counted_calls", "turns", "tool_calls", "timed_spans"})
 """Views of spans with their content. An engine for few traces keeps all others, to plan each once."""
 MERGED: Final = "merged_rows"
 """Name under which an engine has the rows of all trajectories, if most of them are stored."""
 MERGED_TRACES: Final = "merged_traces"
-"""The same of all traces, with what their spans name."""
+"""Name under which an engine has the rows of all traces, with the identities that their spans name."""
 KEPT_RUNS: Final = "kept_runs"
 """Name under which an engine has the runs of stored trajectories that count."""
 _JOINED_ROOTS: Final = re.compile(r"FROM roots(?:\s+LEFT JOIN \w+ ON trace_id = \w+)+")

@@ -42,8 +42,8 @@ class ExporterConformance:
                 return LogbookExporter(url=url, token=SECRET, timeout=2)
 
     Attributes:
-        writes_to (str): part of the path of the request that carries spans.
-        answers (Answers): what a server in order answers, by part of the path; ``{}`` to everything else.
+        writes_to (str): part of the path of the request that carries spans. answers (Answers): what a healthy
+            server answers, by part of the path; ``{}`` to everything else.
     """
 
     writes_to: ClassVar[str]

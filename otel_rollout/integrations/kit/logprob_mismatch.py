@@ -15,8 +15,8 @@ from otel_rollout.integrations.kit.token_sums import blocks
 def logprob_mismatch(sampler: Any, trainer: Any, mask: Any) -> dict[str, list[Any]]:
     """Compare the log probabilities of a batch; return the columns of :class:`TrainingOutcomes`.
 
-    A row without tokens in the mask has None in each column. If a log probability in the mask is no number,
-    the mean and the largest difference are none either, and the token counts for the share.
+    A row without tokens in the mask has None in each column. If a log probability in the mask is NaN, the
+    mean and the largest difference are NaN too, and the token counts for the share.
 
     Args:
         sampler: the sampler's log probabilities, a torch tensor of shape (batch, tokens).

@@ -1,4 +1,4 @@
-"""Record an operation that is running, and whose result is known after its code has returned."""
+"""Record an operation whose result becomes known only after its code has returned."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ class OpenOperation:
     Args:
         name: name of the span.
         kind: OpenInference span kind, one of ``semconv.SPAN_KINDS``.
-        context: context of the operation's trajectory; nothing is recorded if its span does not record.
+        context: context of the operation's trajectory; nothing is recorded if the context's span does not
+            record.
         input: what the operation takes; None records nothing.
         attributes: further attributes; those with the value None are left out.
         start_ns: Unix time in ns at which it started, if that is not now.

@@ -52,8 +52,8 @@ _INNERMOST: Final[ContextVar[_Block | None]] = ContextVar("otel-rollout-inside",
 def _leave(block: _Block) -> None:
     """Leave a block, and the blocks around it that were left before it.
 
-    Blocks of generators are left in any order, and perhaps by the garbage collector in another context. So no
-    token is used, and a context that is not the block's stays.
+    Blocks of generators are left in any order, and perhaps by the garbage collector in another context. So
+    this function uses no context token, and does not touch a context that is not the block's.
     """
     block.is_over = True
     if _INNERMOST.get() is not block:
@@ -69,7 +69,7 @@ def _leave(block: _Block) -> None:
 
 
 class OpenTrajectory:
-    """A trajectory that was started, and that is not current.
+    """A started trajectory, which is current only in blocks of :meth:`inside`.
 
     Args:
         trajectory: a trajectory that is not yet entered; it starts now. If it is sampled out, nothing is
@@ -91,7 +91,7 @@ class OpenTrajectory:
     def inside(self) -> Iterator[None]:
         """Make the trajectory current in this thread or task; other trajectories stay open.
 
-        Do not ``yield`` inside: whoever advances the generator would be inside, too.
+        Do not ``yield`` inside: the code that advances the generator would be inside, too.
         """
         context = self.trajectory.inside
         if context is None:

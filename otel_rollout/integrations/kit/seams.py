@@ -28,12 +28,12 @@ functions that are decorated with methods of :class:`Seams`, or by a function ``
 """
 Wrapper = Callable[[Function], Any]
 Modules = str | Mapping[str, str]
-"""The framework's module; or of several modules, each with the class whose method is patched."""
+"""The framework's module; or several modules, each with the class whose method is patched."""
 Decorator = Callable[[Function], Function]
 
 
 class Seams:
-    """Patch one framework.
+    """The patches of one framework.
 
     Args:
         framework: top-level package of the framework.
@@ -45,7 +45,7 @@ class Seams:
         self._package = package
         self._patches = Patches()
         self._hooks: dict[tuple[str, str], list[Callable[[ModuleType], None]]] = {}
-        """Modules of the integration and of the framework → what patches the second for the first."""
+        """(Module of the integration, module of the framework) → functions that patch the latter."""
 
     @property
     def version(self) -> str:

@@ -16,7 +16,7 @@ from otel_rollout.otlp.writer import text_of
 from otel_rollout.record import runtime
 
 _TOOL_NAME: Final = re.compile(r"[\w.:/@-]{1,64}")
-"""The names that tools have: OpenAI's rule, with the separators of namespaces."""
+"""Pattern of a tool's name: OpenAI's rule, and the separators of namespaces."""
 
 
 def set_attributes(span: Span, attributes: Mapping[str, Any]) -> None:
@@ -49,7 +49,7 @@ def set_output(value: Any) -> None:
 
 
 def fail(span: Span, error: BaseException | str) -> None:
-    """Mark an operation as failed; an error's text is recorded only if content is."""
+    """Mark an operation as failed; record an error's text only if content is recorded."""
     given: Any = error  # `isinstance` asks the object, which may raise
     if issubclass(type(given), BaseException):
         from otel_rollout.record.capture import span_io
@@ -71,8 +71,8 @@ def records_content() -> bool:
 def tool_call(name: Any, id_: Any) -> tuple[str, dict[str, Any]]:
     """Return the name of a tool call's span, and its attributes.
 
-    Names of spans have to be few and short, and they are recorded if content is not. So a name that a model
-    has made up and that no tool could have is shown as "invalid".
+    Names of spans have to be few and short, and they are recorded even if content is not. So a name that a
+    model has made up, and that no tool could have, is shown as "invalid".
 
     Args:
         name: the tool's name.
@@ -98,5 +98,5 @@ def describe_tool_call(name: Any, id_: Any) -> None:
 
 
 def number(value: Any) -> float | None:
-    """Return a number of a request as a float; None for what is no number."""
+    """Convert a number in a request to a float; None for any other value."""
     return float(value) if isinstance(value, (int, float)) else None

@@ -27,7 +27,7 @@ def sums(values: Any, subtracted: Any = None) -> list[float]:
 
 
 def means(values: Any, mask: Any) -> list[float | None]:
-    """Return each row's mean over the tokens in the mask; None for a row without.
+    """Return each row's mean over the tokens in the mask; None for a row without such tokens.
 
     Args:
         values: values per token, a torch tensor of shape (batch, tokens).
@@ -43,7 +43,7 @@ def means(values: Any, mask: Any) -> list[float | None]:
 
 
 def blocks(*tensors: Any) -> Iterator[tuple[Any, ...]]:
-    """Yield blocks of equal rows of tensors of equal shape; a single block for another device."""
+    """Yield the same rows of all tensors, block by block; all rows at once on a device other than the CPU."""
     first = tensors[0]
     rows, tokens = first.shape
     size = max(1, _BLOCK_BYTES // (first.element_size() * max(1, tokens)))

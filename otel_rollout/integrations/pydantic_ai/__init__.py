@@ -17,7 +17,7 @@ NAME: Final = "pydantic_ai"
 
 
 class PydanticAIInstrumentor:
-    """Set PydanticAI's default; it has the interface of OpenTelemetry's ``BaseInstrumentor``."""
+    """Sets PydanticAI's default, with the interface of OpenTelemetry's ``BaseInstrumentor``."""
 
     _instance: ClassVar[PydanticAIInstrumentor]
 
@@ -48,6 +48,6 @@ PydanticAIInstrumentor._instance = PydanticAIInstrumentor()
 
 
 def _default() -> Any:
-    """Return the setting of agents without one; imports nothing."""
+    """Return the default of agents that have no setting of their own; imports nothing."""
     agent = getattr(sys.modules.get("pydantic_ai"), "Agent", None)
     return getattr(agent, "_instrument_default", None)

@@ -182,7 +182,7 @@ def generating(trainer: Any) -> GenerationBatch | None:
 
 
 def being_current(batch: GenerationBatch | None) -> AbstractContextManager[None]:
-    """Return a block that makes a batch, or none, the current one."""
+    """Return a context manager that makes a batch current; for None, no batch is current."""
     return variable_set(_current, batch)
 
 
@@ -192,7 +192,7 @@ def being_current(batch: GenerationBatch | None) -> AbstractContextManager[None]
     "reward functions have no spans, and the times of model calls include the update of the weights",
 )
 def _note_block(block: Any, kind: Any = None, error: Any = None, stack: Any = None) -> None:
-    """Note the times of a block in which TRL generates or calls a reward function."""
+    """Keep the times of a block in which TRL generates or calls a reward function."""
     running = _current.get()
     if running is not None and block._start_time is not None:
         end_ns, seconds = time.time_ns(), time.perf_counter() - block._start_time
@@ -200,10 +200,10 @@ def _note_block(block: Any, kind: Any = None, error: Any = None, stack: Any = No
 
 
 def sample(index: int) -> AbstractContextManager[None]:
-    """Return a block that makes a trajectory of this ``rollout_func`` call the current one.
+    """Return a context manager that makes the trajectory of one prompt of a ``rollout_func`` current.
 
     What runs inside the block is recorded in the trajectory of that prompt. The block may be entered in
-    another thread or task than the one that has made it. Without tracing it does nothing.
+    another thread or task than the one that called this function. Without tracing, the block does nothing.
 
     Args:
         index: index of the prompt among the prompts that the function was called with.

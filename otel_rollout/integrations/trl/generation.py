@@ -22,11 +22,11 @@ from otel_rollout.integrations.trl.patched_modules import TRAINERS, seams
 
 
 _GENERATION_BLOCKS: Final = ("vLLM.generate", "transformers.generate", "transformers.generate_batch")
-"""Names of TRL's profiled blocks that hold the generation proper."""
+"""Names of TRL's profiled blocks that hold the actual generation."""
 
 
 def times_of(batch: GenerationBatch, first: int, whole: tuple[int, int]) -> tuple[int, int]:
-    """Return the times of the generation proper.
+    """Return start and end of the actual generation, Unix time in ns.
 
     Args:
         batch: the batch.
@@ -139,7 +139,7 @@ def _generate(original: Function, /, self: Any, prompts: Any, *args: Any, **kwar
 
 
 def _begin(batch: GenerationBatch, prompts: Sequence[Any]) -> bool:
-    """Begin a generation for all rows; return False if it is not one for the batch's rows."""
+    """Begin a generation for all rows; return False if it is not for the batch's rows."""
     if batch.is_generating:  # a tool generates
         warn_once(_INNER, once_for="trl generation in a generation")
         return False
@@ -155,7 +155,7 @@ def _begin(batch: GenerationBatch, prompts: Sequence[Any]) -> bool:
 
 
 def _finish(batch: GenerationBatch) -> None:
-    """End the generation, and forget what it alone needs."""
+    """End the generation, and drop what only a running generation needs."""
     batch.is_generating = False
     for entry in batch.samples:
         with internal_errors("recording a model call"):
@@ -164,7 +164,7 @@ def _finish(batch: GenerationBatch) -> None:
 
 
 def _named(result: Any) -> dict[str, Any]:
-    """Return the parts of what a trainer's ``_generate`` returns, by name."""
+    """Return the parts of the result of a trainer's ``_generate``, by name."""
     if len(result) == 3:  # RLOOTrainer
         return dict(zip(("prompt_ids", "completion_ids", "completions"), result, strict=True))
     names = ("prompt_ids", "completion_ids", "mask", "completions", "log_probs")
@@ -172,7 +172,7 @@ def _named(result: Any) -> dict[str, Any]:
 
 
 def _note_completions(batch: GenerationBatch, times: tuple[int, int], found: dict[str, Any]) -> None:
-    """Record what is known when all turns of a batch are over."""
+    """Record the completions of a batch, and its last model calls, when all turns are over."""
     completions, masks = found["completions"], found.get("mask")
     if not len(completions) == len(found["completion_ids"]) == len(batch.samples):
         warn_once(_UNCOUNTED.format(len(completions), len(batch.samples)), once_for="trl completions")
@@ -191,7 +191,7 @@ def _note_completions(batch: GenerationBatch, times: tuple[int, int], found: dic
 def _record_whole(
     batch: GenerationBatch, times: tuple[int, int], found: dict[str, Any], error: BaseException | None
 ) -> None:
-    """Record one span per row for a generation whose model calls are not seen.
+    """Record one span per row for a generation whose model calls were not seen.
 
     Args:
         batch: the batch.

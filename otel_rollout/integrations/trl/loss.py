@@ -1,9 +1,9 @@
 """Follow the rows of TRL's batches through the loss: which steps learn from which of their tokens.
 
-The columns of a batch say which tokens the loss counts, and have the log probabilities of both sides. TRL
-generates for several optimizer steps at once, shuffles the rows, splits them into micro-batches, and may use
-each several times. So each row has its number in a column of the batch, which TRL shuffles and splits with
-the others.
+The columns of a batch say which tokens the loss counts, and have the log probabilities of sampler and
+trainer. TRL generates for several optimizer steps at once, shuffles the rows, splits them into micro-batches,
+and may use each row several times. So a column of the batch holds the number of each row. TRL shuffles and
+splits this column with the others.
 """
 
 from __future__ import annotations
@@ -45,10 +45,11 @@ class LossMask:
 
     Attributes:
         of_model: 1 for tokens of the model, 0 for those of tools and for padding. A tensor of shape (rows,
-            tokens); so are the others.
-        counted: 1 for tokens of the model that the importance sampling ratio does not mask.
-        ratio: weight of each token, or of each row with one column, by which the trainer corrects for the
-            sampler's policy; None without a correction.
+            tokens).
+        counted: a tensor of the same shape: 1 for tokens of the model that the importance sampling ratio does
+            not mask.
+        ratio: weight of each token, by which the trainer corrects for the sampler's policy. A tensor with one
+            column has a weight for each row. None without a correction.
         lengths: tokens of each row's completion that the trainer has not masked, also those of tools.
         tokens: number of counted tokens of each row.
         reasons: why the loss counts no token of a row; None if it counts some.
@@ -78,7 +79,7 @@ class LossMask:
         return cls(of_model, counted, ratio, completed, tokens, reasons)
 
     def times(self, factor: Any, reason: str) -> LossMask:
-        """Count only tokens for which a factor is not 0; a row without any gets the reason."""
+        """Return a mask of those tokens whose factor is not 0; a row without such tokens gets the reason."""
         counted = self.counted * (factor != 0)
         tokens = counted.sum(dim=1).tolist()
         reasons = [old or (None if n else reason) for old, n in zip(self.reasons, tokens, strict=True)]
@@ -127,7 +128,7 @@ def reason(is_cut: bool, completed: int, of_model: int, counted: int) -> str | N
 SAMPLER: Final = "sampling_per_token_logps"
 """Column of TRL's batches: the sampler's log probabilities, if vLLM or a ``rollout_func`` gave them."""
 TRAINER: Final = "old_per_token_logps"
-"""Column of TRL's batches: those of the trainer's weights that generated; missing if the loss needs none."""
+"""Column of TRL's batches: log probabilities by the weights that generated; missing if not needed."""
 
 SAMPLER_VALUES: Final = "sampler_logprobs"
 TRAINER_VALUES: Final = "trainer_logprobs"
@@ -179,10 +180,10 @@ def expect(
 
     Args:
         batch: the batch.
-        result: what ``_generate_and_score_completions`` returns for it; gets a column more.
+        result: what ``_generate_and_score_completions`` returns for it; gets the column ``ROW``.
         ids: ids of the rows' trajectories; None for one that is not recorded.
         tokens: number of tokens of each row that the loss counts.
-        reasons: why a row teaches nothing; None if it teaches.
+        reasons: why the loss learns nothing from a row; None if it does learn.
     """
     import torch
 
@@ -205,7 +206,7 @@ def expect(
 
 @dataclass
 class _Loss:
-    """Tensors that TRL makes while it computes the loss of a micro-batch; None for those that it does not."""
+    """Tensors that TRL makes while it computes the loss of a micro-batch; None for a tensor not made."""
 
     log_probs: Any = None
     off_policy: Any = None

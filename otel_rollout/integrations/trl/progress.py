@@ -1,4 +1,4 @@
-"""Know how far a trainer has come: its prompts and siblings, and what the loss has made of its rows.
+"""Follow a trainer's progress: how its prompts and siblings are numbered, and how the loss uses its rows.
 
 Prompts are numbered over all processes and all batches of a step.
 """
@@ -18,7 +18,7 @@ from otel_rollout.integrations.state import state
 
 PASSED_OVER: Final = "the trainer generated anew without using it"
 _MAX_ROUNDS: Final = 64
-"""Batches of one trainer that wait for their use; of more, the oldest is recorded as passed over."""
+"""Maximum batches of one trainer that wait for their use. Beyond it, the oldest counts as passed over."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,8 @@ class Use:
 
     Attributes:
         version: number of optimizer steps that made the weights.
-        tokens: number of tokens of each row that the loss counts; None for those that the batch's masks say.
+        tokens: number of tokens of each row that the loss counts; None if the numbers are those of the
+            batch's masks.
         reasons: why the loss counts no token of a row; None for a row of which it counts some.
         mismatch: log-probability mismatch of each row, by the score's name.
         token_values: values per token of each row, by name.
@@ -49,13 +50,14 @@ class Round:
         first: number of the first row.
         ids: ids of the rows' trajectories; None for one that is not recorded.
         version: number of optimizer steps that made the weights which generated the rows.
-        tokens: number of tokens of each row that the loss counts; first as the masks of the batch say.
-        reasons: why a row teaches nothing, as the batch says; None if it teaches.
+        tokens: number of tokens of each row that the loss counts; at first, the number that the batch's masks
+            give.
+        reasons: why the loss learns nothing from a row, by the batch's columns; None if it does learn.
         uses_left: uses of rows until all are used as often as the trainer's settings say.
         versions: version of the weights that learned from each row last; None before.
-        masked: why the loss counted no token of a row, whenever it was used; None for other rows.
-        mismatch: what uses said about log probabilities, by the score's name.
-        token_values: what uses said about tokens, by name.
+        masked: why the loss counted no token of a row in any use; None for other rows.
+        mismatch: log-probability mismatch of each row, found in its uses, by the score's name.
+        token_values: values per token of each row, found in its uses, by name.
         is_recorded: whether the uses so far are recorded.
     """
 
@@ -128,7 +130,7 @@ class LossUses:
         self.next_row = 0
         """Number of the next row that the trainer generates."""
         self.is_seen = False
-        """Whether a use of this trainer was seen. A trainer may have a loss of its own."""
+        """Whether a use of this trainer was seen. None is seen if the trainer has a loss of its own."""
 
     def expect(self, round_: Round) -> None:
         """Add a batch that was just generated; record the batches before it.
@@ -165,7 +167,7 @@ class LossUses:
 
 @dataclass
 class Counted:
-    """How far the prompts of training, or of evaluation, are numbered.
+    """The numbering of the prompts of training, or of those of evaluation.
 
     Attributes:
         step: the latest step.
@@ -196,11 +198,11 @@ class Counted:
 
 @dataclass
 class Progress:
-    """How far a trainer has come.
+    """The progress of a trainer.
 
     Attributes:
         number: number of the trainer among those that have generated in this process, from 1.
-        counted: whether it is validation → how far the prompts are numbered.
+        counted: whether it is validation → the numbering of the prompts.
         uses: what the loss made of the batches.
     """
 

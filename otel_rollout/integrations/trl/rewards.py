@@ -1,7 +1,7 @@
-"""Record reward functions, and prompts and completions: those that TRL scores, and then trains on.
+"""Record reward functions, and the prompts and completions that TRL scores and then trains on.
 
-A trainer of one's own may generate several times for a batch. So each generation is noted with its answers,
-and the one whose answers TRL gives to the reward functions is recorded at the root.
+A user's own trainer may generate several times for a batch. So each generation is kept with its answers. The
+root records the generation whose answers TRL gives to the reward functions.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from otel_rollout.integrations.trl.patched_modules import TRAINERS, seams
 
 
 _MAX_TEXT: Final = 256
-"""Characters of a text in an extra column; a longer text is not recorded."""
+"""Maximum characters of a text in an extra column; a longer text is not recorded."""
 _SUM: Final = "reward"
 """Name of the score with the weighted sum of the rewards, as TRL names it in its metrics."""
 _UNCERTAIN: Final = "rewards of a TRL batch are not recorded: there are {} rows of {} functions, for {} rows"
@@ -65,15 +65,15 @@ def _note_extra_columns(batch: GenerationBatch) -> None:
 
 
 def _is_short_text(value: Any) -> bool:
-    """Return whether a value is a text that may be recorded: it may hold an answer, so it is content."""
+    """Return whether a value is a short text, and content is recorded: the text may hold an answer."""
     return isinstance(value, str) and len(value) <= _MAX_TEXT and records_content()
 
 
 def record(batch: GenerationBatch) -> Any:
     """Record each row's evaluations and rewards; return the tensor of their weighted sums.
 
-    A row for which no function gave a reward has no number. None if the rewards are not known. Call this when
-    TRL has read the rewards itself: reading them does not then wait for the device.
+    A row for which no function gave a reward has NaN. The result is None if the rewards are not known. Call
+    this after TRL itself has read the rewards: then reading them does not wait for the device.
     """
     if batch.rewards is None:
         return None
@@ -96,7 +96,7 @@ def record(batch: GenerationBatch) -> Any:
 
 
 def _record_evaluations(batch: GenerationBatch, entry: Sample, rewards: Sequence[float] | None) -> None:
-    """Record a span per reward function; without rewards, one of them has failed."""
+    """Record a span per reward function; without rewards, one of the functions has failed."""
     blocks: dict[str, list[Measured]] = defaultdict(list)
     for block in batch.evaluations:
         blocks[block.name].append(block)
@@ -127,7 +127,7 @@ _UNKNOWN: Final = (
 
 
 def note_scored(batch: GenerationBatch, prompts: Sequence[Any], completions: Sequence[Any]) -> None:
-    """Note what the reward functions are given; they may change it."""
+    """Copy the prompts and completions given to the reward functions, which may change them."""
     batch.scored = ()
     if not len(prompts) == len(completions) == len(batch.samples):
         warn_once(_UNCOUNTED.format(len(completions), len(batch.samples)), once_for="trl completions")
@@ -136,7 +136,7 @@ def note_scored(batch: GenerationBatch, prompts: Sequence[Any], completions: Seq
 
 
 def _scored(entry: Sample, prompt: Any, completion: Any) -> Generated:
-    """Return what is scored of a row: its completion, with the prompt and length of the generation of it."""
+    """Return a row's scored completion, with the prompt and the length of the generation that made it."""
     found = [one for one in entry.generated if one.completion is completion]
     known = found[0] if len(found) == 1 else Generated(_copy(prompt))
     return Generated(known.prompt, _copy(completion), known.length)
@@ -152,7 +152,7 @@ def record_answers(batch: GenerationBatch, is_over: bool) -> None:
 
     Args:
         batch: the batch.
-        is_over: whether the trainer has returned the batch; otherwise it has failed.
+        is_over: whether the trainer has returned the batch; otherwise the trainer has failed.
     """
     if batch.is_scored:
         for entry, scored in zip(batch.samples, batch.scored, strict=False):

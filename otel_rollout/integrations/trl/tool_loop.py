@@ -42,7 +42,7 @@ def _tool_call_loop(original: Function, /, self: Any, *args: Any, **kwargs: Any)
 
 
 def _enter(batch: GenerationBatch, arguments: dict[str, Any]) -> tuple[Any, Any] | None:
-    """Settle the first model calls, and replace the trainer's tools; return its own."""
+    """Record the first model calls, and replace the trainer's tools; return the original tools."""
     trainer, completions = batch.trainer, arguments["completions"]
     given = trainer._sync_tool_dicts, trainer._async_tool_dicts
     rows = len(batch.samples)
@@ -90,7 +90,7 @@ class _Unseen:
 
     Attributes:
         position: its position in the message.
-        at_ns: when that was known, Unix time in ns.
+        at_ns: when it was noticed, Unix time in ns.
         is_called: whether TRL called a tool that was put into the row's dict since the loop began.
     """
 
@@ -100,7 +100,7 @@ class _Unseen:
 
 
 class ToolTurn:
-    """The calls for which a row's latest answer asks.
+    """The tool calls that a row's latest answer asks for.
 
     Args:
         batch: the batch.
@@ -117,7 +117,7 @@ class ToolTurn:
         self._position = 0
         self._unseen: list[_Unseen] = []
         self._asynchronous: set[int] = set()
-        """Positions of calls that TRL awaits after the others."""
+        """Positions of calls that TRL awaits after all other calls."""
 
     # --- tools --------------------------------------------------------------------------------------------
 
@@ -136,7 +136,7 @@ class ToolTurn:
         return call
 
     def async_tool(self, name: str, tool: Function) -> Function:
-        """Return a function whose coroutine awaits that of a tool inside a span."""
+        """Return a function whose coroutine awaits the tool's coroutine inside a span."""
 
         @functools.wraps(tool)
         def call(*args: Any, **arguments: Any) -> Any:
@@ -163,7 +163,7 @@ class ToolTurn:
     # --- which call of the message ------------------------------------------------------------------------
 
     def _reach(self, name: str, arguments: dict[str, Any]) -> tuple[int | None, str | None]:
-        """Return position and id of the call that has reached a tool; note calls before it that have not."""
+        """Return position and id of the call that reached a tool; note the calls before it that did not."""
         with internal_errors("finding a tool call in its message"):
             self._begin(self.entry.completion[-1])
             for position in range(self._position, len(self._calls)):
@@ -192,7 +192,7 @@ class ToolTurn:
         ]
 
     def _is_called(self, position: int) -> bool:
-        """Tell whether TRL calls a tool that is not one of our functions."""
+        """Return whether TRL calls a tool that is not one of our functions."""
         function = _function_of(self._calls[position])
         name, trainer = function.get("name"), self._batch.trainer
         tools, async_tools = trainer._sync_tool_dicts[self._row], trainer._async_tool_dicts[self._row]

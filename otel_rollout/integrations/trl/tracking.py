@@ -1,4 +1,4 @@
-"""Know the trainer's run: name the experiment after it, and link traces to the run of its tracker.
+"""Name the experiment after the trainer's run, and link traces to the run of its tracker.
 
 transformers' callbacks start the MLflow or W&B run that ``report_to`` names in the first process of the
 training, when training begins, and tell no other process the run's id. Trackio's runs have no address that an

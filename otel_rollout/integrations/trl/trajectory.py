@@ -144,5 +144,5 @@ def _rewards(batch: GenerationBatch, result: Any, totals: Any) -> dict[str, Any]
 
 
 def _known(values: Any) -> list[float | None]:
-    """Return numbers, and None for those that are missing."""
+    """Return numbers as a list, with None in place of NaN."""
     return [None if value != value else value for value in values.tolist()]

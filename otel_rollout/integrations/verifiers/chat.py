@@ -36,7 +36,7 @@ def _message(message: Any) -> dict[str, Any]:
 
 
 def declared(tools: Any) -> list[dict[str, Any]]:
-    """Return typed tools as OpenAI's chat tools; those that the provider runs as they are."""
+    """Return typed tools as OpenAI's chat tools; tools that the provider runs stay as they are."""
     return [_tool(tool) for tool in tools]
 
 

@@ -1,9 +1,9 @@
-"""Know the episode of a rollout: its task, its number among siblings, whether it is an evaluation.
+"""Identify the episode of a rollout: its task, its number among siblings, whether it is an evaluation.
 
 Episodes also run in the processes of verifiers' environment server, which prime-rl's orchestrator uses. A
-request names neither step nor group nor sibling; the orchestrator stamps them on the episode that it gets
-back. So the reply carries the ids of the trajectories, beside the fields that verifiers reads, and the
-orchestrator's process can score them.
+request to the server names neither step nor group nor sibling. The orchestrator adds these to the episode
+that it gets back. So the server's reply carries the ids of the trajectories too, and the orchestrator's
+process can score them.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class RunningEpisode:
         sibling: the episode's number; None if it is not known.
         is_evaluation: whether ``vf-eval`` runs the episode.
         environment: the environment's id.
-        slot: verifiers' planned episode. Its ``traces`` are those of the current attempt. A trace that a
-            retry replaces leaves them before the replacement starts.
+        slot: verifiers' planned episode. Its ``traces`` are those of the current attempt. Before a retry
+            starts, the trace that it replaces is removed from them.
         plays: id of a started trace → its agent, its task's index, and its number among their rollouts.
     """
 
@@ -55,8 +55,8 @@ class RunningEpisode:
     def started(self, trace: Any) -> int:
         """Note a rollout that starts; return its number among those of its agent and task.
 
-        A rollout that a retry repeats has the number of the one that it replaces. The latter is scored as
-        discarded.
+        A rollout that a retry repeats has the number of the one that it replaces. The replaced rollout gets
+        the score ``discarded``.
         """
         slot = self.slot()
         live = set() if slot is None else {known.id for known in slot.traces}

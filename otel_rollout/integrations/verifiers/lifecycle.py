@@ -22,8 +22,9 @@ from otel_rollout.integrations.verifiers import chat, episodes, model_calls, rol
 from otel_rollout.integrations.verifiers.rollouts import TracedRollout
 
 _STAGES: Final = ("boot", "setup", "finalize")
-"""Stages in ``Trace.timing`` that get a span. The agent's is filled by model and tool calls, scoring's by
-rewards."""
+"""Stages in ``Trace.timing`` that get a span. Model and tool calls are spans of the agent's stage, and
+rewards are spans of scoring.
+"""
 
 
 @seams.around("verifiers.v1.rollout", "Rollout.open", "no rollouts are traced")

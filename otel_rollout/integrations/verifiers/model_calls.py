@@ -93,7 +93,7 @@ def _after_last_reply(messages: Any) -> tuple[list[Any], Any]:
 
 
 def _results(messages: list[Any], marks: list[tuple[str, bool]]) -> list[_Result]:
-    """Return the tool results among messages, with the marks of the request that brought them."""
+    """Return the tool results among messages, with the error marks of the request that brought them."""
     found = [message for message in messages if message.role == "tool"]
     if [id_ for id_, _ in marks] != [message.tool_call_id for message in found]:
         marks = [(message.tool_call_id, False) for message in found]
@@ -102,7 +102,7 @@ def _results(messages: list[Any], marks: list[tuple[str, bool]]) -> list[_Result
 
 
 def _marked_as_errors(request: dict[str, Any]) -> list[tuple[str, bool]]:
-    """Return id and mark of the results after the last reply, as Anthropic's dialect has them."""
+    """Return id and error mark of each result after the last reply, as Anthropic's dialect has them."""
     found: list[tuple[str, bool]] = []
     for message in request.get("messages") or ():
         if message.get("role") == "assistant":
@@ -158,17 +158,17 @@ def _paired(reply: AskingReply, results: list[_Result]) -> Iterator[tuple[int, _
 
 
 def _blocked(session: Any) -> list[tuple[str, Any]]:
-    """Return ids and results of the calls in whose place the task's policy has put a result."""
+    """Return ids and results of the calls that the task's policy has answered in place of the tools."""
     decisions = getattr(session, "tool_decisions", {})
     return [(key[1], chat.content_of(result)) for key, result in decisions.items() if result is not None]
 
 
 @internal_errors("recording tool calls without a result")
 def record_unanswered(traced: TracedRollout, trace: Any, failure: BaseException | None) -> None:
-    """Record the tool calls that no request has brought a result of. Never raises.
+    """Record the tool calls whose results no request has brought. Never raises.
 
-    A request that the rollout's own rules refuse brings results too; then they are in the message graph.
-    A call without a result has failed if the rollout has failed or has run out of time.
+    A request that the rollout's own rules refuse may bring results, too. They are in the message graph. A
+    call without a result has failed if the rollout has failed or has run out of time.
     """
     end_ns = chat.ns(trace.timing.agent.end) if trace.timing.agent.end else 0
     error = None
@@ -241,7 +241,7 @@ def _record_exchange(
 ) -> None:
     """Record an exchange.
 
-    verifiers leaves out an exchange that was cancelled because its rollout ended; it is recorded here.
+    verifiers itself does not keep an exchange that was cancelled because its rollout ended.
     """
     traced = rollouts.running(session.trace)
     if traced is None:
@@ -267,7 +267,7 @@ def _record_exchange(
 def _conversation(dialect: Any, request: dict[str, Any]) -> dict[str, Any]:
     """Return the conversation of a request as OpenAI's chat messages and tools.
 
-    A request that verifiers cannot read either is returned as the program wrote it.
+    A request of the chat dialect, or one that verifiers cannot read, is returned as the program wrote it.
     """
     if getattr(dialect, "upstream_path", _CHAT) != _CHAT:
         with contextlib.suppress(Exception):  # the provider refuses such a request

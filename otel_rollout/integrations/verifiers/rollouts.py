@@ -1,4 +1,4 @@
-"""Know the rollouts of this process by the id of verifiers' trace."""
+"""Keep the rollouts of this process by the ids of verifiers' traces."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from otel_rollout.integrations.kit.open_trajectory import OpenTrajectory
 from otel_rollout.integrations.state import state
 
 _MAX_RUNNING: Final = 100_000
-"""Rollouts that run at the same time; with more, the oldest are not recorded to their end."""
+"""Maximum rollouts that run at the same time; with more, the oldest are not recorded to their end."""
 _MAX_ENDED: Final = 100_000
-"""Ended rollouts whose late facts are still recorded."""
+"""Maximum ended rollouts for which late scores are still recorded."""
 
 
 @dataclass(frozen=True)

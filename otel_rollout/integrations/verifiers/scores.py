@@ -107,7 +107,7 @@ async def _complete(original: Function, /, self: Any, messages: Any, *args: Any,
 
 @otel_rollout.rollout_trace_op(name="judge", kind=semconv.KIND_CHAIN, exclude=("call", "model"))
 async def _judge(call: Callable[[], Awaitable[Any]], model: Any, messages: Any) -> Any:
-    """Have verifiers ask the judge. That is no turn of the agent, but an operation inside the reward."""
+    """Have verifiers ask the judge. The call is no turn of the agent, but an operation inside the reward."""
     response = await call()
     usage = getattr(response, "usage", None)
     attributes = {

@@ -24,7 +24,7 @@ _PLUGIN_VARIABLES: Final = ("VERL_USE_EXTERNAL_MODULES", "VERL_USE_EXTERNAL_PLUG
     "trace.backend has no effect on otel-rollout; set OTEL_TRACES_EXPORTER",
 )
 def _runtime_env(original: Function, /, *args: Any, **kwargs: Any) -> Any:
-    """verl calls this right before ``ray.init``."""
+    """Configure tracing, and pass on the variables of plugins, right before verl calls ``ray.init``."""
     with internal_errors("setting tracing up from verl's configuration"):
         set_up(*args, **kwargs)
     runtime_env = original(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""Know the trajectories of verl's trainers: which trajectory a row is, and what waits for its training.
+"""Identify the trajectories of verl's trainers, and keep those that wait for their training.
 
 An identity is computed in the agent-loop worker and in the trainer's process alike. The trainers identify a
 trajectory differently:
@@ -54,6 +54,8 @@ def group_size(configured: Any, validate: bool) -> int:
 def samples_greedily(configured: Any) -> bool:
     """Return whether all training rollouts are greedy, so that a baseline cannot be told from them.
 
+    If the configuration has no temperature in its usual place, the result is True.
+
     Args:
         configured: verl's worker or manager of agent loops.
     """
@@ -79,7 +81,7 @@ def sibling_index(counted: int, row: int | None, row_in_batch: Any, siblings: in
 
 
 def plain(value: Any) -> Any:
-    """Return a number or text of numpy or torch as a plain value; equal tensors are different keys."""
+    """Convert a number or text of numpy or torch to a plain value: equal tensors are different keys."""
     return value.item() if hasattr(value, "item") else value
 
 
@@ -87,9 +89,9 @@ def plain(value: Any) -> Any:
 
 
 _MAX_BATCHES: Final = 16
-"""Batches of the legacy trainer that wait for their training; dynamic sampling generates several for one."""
+"""Maximum batches of the legacy trainer that wait; dynamic sampling generates several for one training."""
 _MAX_PROMPTS: Final = 1 << 17
-"""Prompts of the v1 trainer that wait for their training, and identities that are compared for doubles."""
+"""Maximum prompts of the v1 trainer that wait for their training, and maximum identities that are counted."""
 
 
 @dataclass
@@ -152,7 +154,7 @@ class KnownTrajectories:
 
 
 def known() -> KnownTrajectories:
-    """Return what this process knows."""
+    """Return the trajectories that this process knows."""
     if state.trajectories is None:
         state.trajectories = KnownTrajectories()
     found: KnownTrajectories = state.trajectories
@@ -209,6 +211,6 @@ def _note_generated_mask(batch: Any, *_: Any, **__: Any) -> None:
 
 
 def take_generated_mask(data: Any) -> Any:
-    """Return the mask of a batch before tokens were rejected, or its present one. Forget it."""
+    """Return a batch's mask as it was before tokens were rejected, and forget it; else the present mask."""
     noted, known().generated_mask = known().generated_mask, None
     return noted[1] if noted is not None and noted[0]() is data else data.batch["response_mask"]

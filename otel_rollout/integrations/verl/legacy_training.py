@@ -3,10 +3,10 @@
 When the trainer updates the actor, its batch holds everything: rewards, advantages, log probabilities and
 the mask. The trainers that inherit from this one (one step off-policy) are recorded as well.
 
-The trainer reorders, filters and joins batches, and keeps nothing that tells a row from its siblings. Its
-batch is given no column for that, since training must get the batch that it gets without tracing. But each
-row has objects of its own (the list ``tool_rewards``, for example), which move with the row: a row is
-recognized by such an object.
+The trainer reorders, filters and joins batches, and keeps nothing that tells a row from its siblings. Tracing
+adds no column for that, because training must get the same batch as without tracing. But each row has objects
+of its own (the list ``tool_rewards``, for example), which move with the row. So a row is recognized by such
+an object.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from otel_rollout.integrations.verl.training_columns import (
 
 
 _LARGE: Final = "multi_modal_inputs"
-"""Column whose objects may hold images; rows are recognized by those of another one if possible."""
+"""Column whose objects may hold images; if possible, rows are recognized by those of another one."""
 
 
 def note_generated(manager: Any, prompts: Any, output: Any, chosen: frozenset[Any] | None) -> None:
@@ -130,7 +130,7 @@ def rows_of(data: Any) -> list[SampleIdentity | None]:
 def take_left_out(data: Any) -> tuple[list[SampleIdentity], list[SampleIdentity]]:
     """Forget the batches that a training batch is made of; return the trajectories that are not in it.
 
-    A batch without any row in the training batch was left out as a whole, if a later one has some.
+    A batch without any row in the training batch was left out as a whole, if a later batch has a row there.
 
     Returns:
         The trajectories that were left out, and the baselines.
@@ -193,7 +193,7 @@ def _record(trainer: Any, batch: Any, *, has_actor_update: bool) -> None:
 
 
 def _version(trainer: Any) -> int:
-    """Return the version of the weights before the update, in the numbers that the sampler gets."""
+    """Return the version of the weights before the update, as the sampler numbers versions."""
     publishes_at_start = hasattr(trainer, "_async_gen_next_batch")  # one step off-policy
     return int(trainer.global_steps) - (0 if publishes_at_start else 1)
 

@@ -103,8 +103,8 @@ def rollout_trace_attr(
 ) -> Iterator[None]:
     """Mark the block that produces one trajectory, as verl's function does.
 
-    If the wrapper of ``AgentLoopWorker._run_agent_loop``, which knows more about the trajectory, has started
-    it already, verl's call of this function starts no second one.
+    The wrapper of ``AgentLoopWorker._run_agent_loop`` knows more about the trajectory. If it has started the
+    trajectory already, verl's call of this function starts no second one.
 
     Args:
         sample_index: row of the dataset that is the prompt.
@@ -136,8 +136,8 @@ def rollout_trace_attr(
 def rollout_trace_op(func: Function) -> Function:
     """Record each call of a function or coroutine function, as verl's decorator does.
 
-    Unlike verl's decorator, this one accepts plain functions too. A generator function that cannot be
-    recorded is returned unchanged.
+    Unlike verl's decorator, this one accepts plain functions too. An object that cannot be recorded,
+    such as a class, is returned unchanged.
     """
     traced = traced_functions.traced(func)
     if traced is None:

@@ -92,7 +92,7 @@ def _synchronous(original: Function) -> Function:
 
 @contextmanager
 def _chosen(manager: Any, prompts: Any) -> Iterator[frozenset[Any] | None]:
-    """Choose the rows to record, for what runs inside the block."""
+    """Choose the rows to record, and put them into the context inside the block."""
     chosen = _chosen_rows(prompts)
     if not hasattr(prompts, "meta_info"):
         _note_prompts(manager, prompts, chosen)
@@ -166,7 +166,7 @@ def _with_choice(information: list[dict[str, Any]]) -> list[_Row]:
 
 
 class _Proxy:
-    """Forward attributes to another object, except those that a subclass defines."""
+    """An object that forwards attributes to another one, except those that a subclass defines."""
 
     def __init__(self, target: Any) -> None:
         self.__dict__["target"] = target

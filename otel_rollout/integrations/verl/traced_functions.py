@@ -29,7 +29,7 @@ class Role(Enum):
     """Role of a function in a trajectory.
 
     The role follows from the function's name and parameters. So functions of users' classes and of other
-    versions are recognized as well.
+    versions of verl are recognized as well.
     """
 
     GENERATE = "generate"
@@ -149,7 +149,7 @@ def describe_result(role: Role, result: Any) -> None:
 
     Args:
         role: role of the operation.
-        result: of a model call verl's ``TokenOutput``, or a list of token ids.
+        result: the operation's result; of a model call, verl's ``TokenOutput`` or a list of token ids.
     """
     if role is Role.RUN:
         trajectory.note_outputs(result)
@@ -206,7 +206,7 @@ def running(role: Role, instance: Any, name: str) -> AbstractContextManager[None
 
 
 def part_of_span(func: Function, args: tuple[Any, ...]) -> Function | None:
-    """Return the form of a call that is part of the innermost operation; None if it is its own."""
+    """Return the function to call if the call is part of the innermost operation; otherwise None."""
     if not is_in_own_span(func, args):
         return None
     operation = _innermost.get()

@@ -181,7 +181,7 @@ def record_untrained(
 
 
 def record_rewards(rows: Sequence[SampleIdentity | None], output: Any) -> None:
-    """Record rewards that the trainer has computed after the rollouts, as the worker records others.
+    """Record rewards that the trainer has computed after the rollouts, as the worker records other rewards.
 
     Args:
         rows: the trajectories.

@@ -25,7 +25,7 @@ from otel_rollout.integrations.verl.trace_config import is_recorded_here
 
 _MODULE: Final = "verl.experimental.agent_loop.agent_loop"
 _MAX_LABEL: Final = 256
-"""Characters of a text in a reward's extra information; a longer text is not recorded as a score."""
+"""Maximum characters of a text in a reward's extra information; a longer one is not recorded as a score."""
 
 
 class _Rollout:
@@ -127,7 +127,7 @@ def _sibling_index(worker: Any, trajectory: Any, kwargs: dict[str, Any], *, is_b
 def _is_baseline(worker: Any, sampling_params: Any, trajectory: Any) -> bool:
     """Return whether the trajectory is the greedy baseline of REMAX.
 
-    verl tells the worker by the sampling parameters alone.
+    The worker can tell only by the sampling parameters.
     """
     return (
         not trajectory["validate"]
@@ -165,7 +165,7 @@ def note_outputs(result: Any) -> None:
 
 
 def note_policy_versions(*versions: Any) -> None:
-    """Set the versions of the weights on the trajectory, which may fail later; ignore None."""
+    """Set the weights' versions on the trajectory at once, because it may fail later; ignore None."""
     rollout = _current.get()
     new = {version for version in versions if version is not None}
     if rollout is not None and new - rollout.policy_versions:

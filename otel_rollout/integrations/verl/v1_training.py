@@ -141,7 +141,7 @@ def one_row_per_trajectory(
 
 
 def _joined(name: str, values: list[Any]) -> Any:
-    """Return a trajectory's value of a score from those of its outputs, the last one last."""
+    """Join the values of a score of a trajectory's outputs, in their order, to the trajectory's value."""
     if len(values) == 1:
         return values[0]
     present = [value for value in values if value is not None]
@@ -206,7 +206,7 @@ _NOT_RECORDED: Final = "it is not recorded what the v1 trainer makes of trajecto
 
 @dataclass
 class _Step:
-    """A call of the trainer's that is running or has run.
+    """A call of one of the trainer's methods that runs or has run.
 
     Attributes:
         data: the tensors that the trainer had; None before and afterwards.

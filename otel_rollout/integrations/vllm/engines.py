@@ -3,10 +3,10 @@
 If vLLM traces (``otlp_traces_endpoint``), it makes a request's span itself, below the span that the trace
 headers name. So the headers name the trajectory that made the request.
 
-All engines hand a request to ``OutputProcessor.add_request``, in the caller's context, and learn there that
-it has ended. So nothing is done for a token: a request of a trajectory is recorded when it is over. vLLM
-counts times only if its log statistics are on; without them a request has its start, end, ids and token
-counts. A request that vLLM traces itself is recorded here only if it fails: then vLLM makes no span.
+All engines hand a request to their ``OutputProcessor``, in the caller's context. The same object learns that
+the request has ended. So a request of a trajectory is recorded when it is over, and nothing is done for a
+token. vLLM counts times only if its log statistics are on; without them a request has its start, end, ids and
+token counts. A request that vLLM traces itself is recorded here only if it fails: then vLLM makes no span.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ SEEDED: Final = (
 )
 """Warning for a process whose SDK draws ids from a generator that vLLM has seeded."""
 VARIABLE: Final = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
-"""Variable that an engine that traces sets in its process's environment, for its workers.
+"""Variable that a tracing engine sets in the environment of its process, for its workers.
 
 The exporter ``otlp`` reads it, and so do the checks whether a process names another target than its run.
 """
@@ -71,8 +71,10 @@ The exporter ``otlp`` reads it, and so do the checks whether a process names ano
     f"processes that it starts may take {VARIABLE}, which it sets, for the run's target",
 )
 def _hide(_: Any, vllm_config: Any = None, *__: Any, **___: Any) -> None:
-    """Decide the run, and list the variable with those that lead to a receiver, unless the user has set
-    it."""
+    """Decide this process's run, and list ``VARIABLE`` with the variables that lead to a receiver.
+
+    If the user has set ``VARIABLE``, it is not listed.
+    """
     config = getattr(vllm_config, "observability_config", None)
     if getattr(config, "otlp_traces_endpoint", None) is None:
         return
@@ -173,11 +175,11 @@ def _headers() -> dict[str, str]:
     "vLLM's own spans of requests outside any trajectory may be below another request's",
 )
 def _run_output_handler(original: Function, /, self: Any) -> Any:
-    """Start the task that serves all requests outside any trajectory.
+    """Start, outside any trajectory, the task that serves all requests.
 
-    vLLM may start it with the first request. A task keeps the context in which it is started, and vLLM makes
-    the span of a request without trace headers below the current span: that would be the trajectory of the
-    first request.
+    vLLM may start the task with the first request. A task keeps the context in which it is started. vLLM
+    makes the span of a request without trace headers below the current span, which would be in the trajectory
+    of the first request.
     """
     if getattr(self, "output_handler", None) is not None:
         return original(self)
@@ -191,7 +193,7 @@ def _run_output_handler(original: Function, /, self: Any) -> Any:
 
 
 MAX_OPEN: Final = 1 << 16
-"""Requests of one engine that are followed at once; of more, the oldest are not recorded."""
+"""Maximum requests of one engine that are followed at once; with more, the oldest are not recorded."""
 _MODULE: Final = "vllm.v1.engine.output_processor"
 _LOST: Final = "requests in vLLM's engine are not traced"
 _ABORTED: Final = "aborted"
@@ -217,7 +219,7 @@ class OpenRequest(NamedTuple):
 
 @seams.after(_MODULE, "OutputProcessor.add_request", _LOST)
 def _begin(_: None, processor: Any, request: Any, *__: Any, **___: Any) -> None:
-    """Follow a request; each of the ``n`` of a request for several answers is one."""
+    """Follow a request. A request for ``n`` answers arrives as ``n`` requests."""
     context = present_context()
     if runtime.current() is None or not is_in_trajectory(context):
         return
@@ -255,7 +257,7 @@ def _abort(aborted: Iterable[str], processor: Any, *_: Any, **__: Any) -> None:
 
 @seams.before(_MODULE, "OutputProcessor.propagate_error", "requests of an engine that dies are not traced")
 def fail_all(processor: Any, error: BaseException | None = None) -> None:
-    """Record all requests of an engine as failed: it goes on with none of them."""
+    """Record all requests of an engine as failed, because it goes on with none of them."""
     requests = engines.requests.pop(processor, None) or {}
     for request in list(requests.values()):
         _record(request, error or _FAILED)
@@ -290,7 +292,7 @@ def _attributes(state: Any) -> dict[str, float | int | str]:
 
 @seams.around("vllm.v1.engine.llm_engine", "LLMEngine.step", "requests of an engine that dies are not traced")
 def _step(original: Function, /, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Record the requests of an engine whose step fails: it answers none of them."""
+    """Record the requests of an engine whose step fails, because it answers none of them."""
     try:
         return original(self, *args, **kwargs)
     except Exception as error:
