@@ -114,8 +114,7 @@ class HasAttributes(Protocol):
 def value_of(span: HasAttributes, name: str) -> Any:
     """Return an attribute's value, decoded if it is JSON.
 
-    Text of an input or output is decoded only if its MIME type is JSON. Text of another attribute is always
-    decoded.
+    Text of an input or output is decoded only if its MIME type is JSON, other text always.
     """
     attributes = span.attributes or {}
     value: Any = attributes.get(name)
@@ -219,16 +218,13 @@ def reply_of(value: Any, further: Any = None) -> Reply:
             return Reply(Message(role, text, has_all_content=not _is_cut(text)))
     value = streams.joined(value)
     found = list(messages_in(further if further else value, "assistant"))
-    whole = found[0] if len(found) == 1 and not found[0].call_id else _one_of(found)
+    whole = found[0] if found else Message("assistant")
+    if len(found) > 1 or whole.call_id:
+        text = "\n\n".join(filter(None, (message.text for message in found)))
+        calls = tuple(call for message in found for call in message.calls)
+        role = whole.role if len({message.role for message in found}) == 1 else "assistant"
+        whole = Message(role, text, calls, has_all_content=all(message.has_all_content for message in found))
     return Reply(whole, reply_ids(value), _finish_reason(value))
-
-
-def _one_of(found: Sequence[Message]) -> Message:
-    """Join the messages of a reply."""
-    text = "\n\n".join(filter(None, (message.text for message in found)))
-    calls = tuple(call for message in found for call in message.calls)
-    role = found[0].role if len({message.role for message in found}) == 1 else "assistant"
-    return Message(role, text, calls, has_all_content=all(message.has_all_content for message in found))
 
 
 def reply_ids(value: Any) -> tuple[int, ...]:
