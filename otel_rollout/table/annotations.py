@@ -35,10 +35,6 @@ _IDENTITY: Final = {
     semconv.VALIDATE: "validate",
 }
 """Attribute → column of a trajectory's identity."""
-_ROLLOUT_TEXT: Final = (
-    "CASE WHEN rollout_n IS NULL THEN nullif(substr(path, length(group_path) + 2), '-') END AS rollout_text"
-)
-"""SQL for a rollout that is text. A score needs it: one with another path would be of a sub-trajectory."""
 
 
 class GivenScore(NamedTuple):
@@ -147,8 +143,11 @@ def _comment(row: Mapping[str, Any], column: str | None) -> str | None:
 
 
 def _roots(engine: Engine, traces: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return span id, run and identity of each trajectory that is in the table."""
-    columns = ", ".join((_TRACE_ID, "span_id", "run_id", *_IDENTITY.values(), "step_text", _ROLLOUT_TEXT))
+    """Return span id, run and identity of each trajectory that is in the table.
+
+    A score has all of the identity: one with another path would be of a trajectory inside.
+    """
+    columns = ", ".join((_TRACE_ID, "span_id", "run_id", *_IDENTITY.values(), *IN_TEXT.values()))
     found: dict[str, dict[str, Any]] = {}
     for part in chunks(traces, _TRACES_AT_ONCE):
         condition = equals(_TRACE_ID, part)

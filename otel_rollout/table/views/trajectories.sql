@@ -1,7 +1,7 @@
 -- Each trajectory: identity, state, duration, counts, reward and broken prefixes.
 SELECT
-  trace_id, run_id, project, experiment, step, step_text, sample_index, rollout_n, validate, path, group_path, group_id,
-  group_size, agent_name,
+  trace_id, run_id, project, experiment, step, step_text, sample_index, rollout_n, rollout_text, validate, path, group_path,
+  group_id, group_size, agent_name,
   least(coalesce(policy_version_min, call_version_min), coalesce(call_version_min, policy_version_min))
     AS policy_version_min,
   greatest(coalesce(policy_version_max, call_version_max), coalesce(call_version_max, policy_version_max))
