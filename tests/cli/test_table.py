@@ -309,7 +309,7 @@ def test_step_may_be_a_text_or_none(tmp_path: Path) -> None:
 
 
 def test_groups_name_the_run_that_group_and_show_open(tmp_path: Path) -> None:
-    """Whichever rows are shown; without the name, both open the run whose trajectory began last."""
+    """Whatever is shown; without the name, both open the run whose trajectory began last."""
     path = tmp_path / "table"
     older, newer = {"run_id": "run-a"}, {"run_id": "run-b"}
     ended, running = root("1", **older), row("2", "b", "a2", kind="LLM", **newer)
@@ -320,6 +320,10 @@ def test_groups_name_the_run_that_group_and_show_open(tmp_path: Path) -> None:
         ((named, group, *_),) = rows(printed)
         assert (named, group) == ("run-a", "1/7")
         assert f"open the first: otel-rollout group 1/7 --run run-a --from {path}\n" in printed
+    for command, opening in (("list", "show 1/7/0"), ("groups", "group 1/7")):
+        printed = run(command, "--from", path, "--reward", "0.5", "--columns", "sample_index").output
+        assert f"open the first: otel-rollout {opening} --run run-a --from {path}\n" in printed
+        assert rows(printed) == [["7"]]
     for command in (["group", "1/7"], ["show", "1/7"], ["show", "1/7/0"], ["compare", "1/7/0", "1/7/0"]):
         assert "run run-a" in words(run(*command, "--from", path, "--run", "run-a").output)
         assert "run run-b" in words(run(*command, "--from", path).output)
