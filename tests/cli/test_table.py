@@ -287,16 +287,17 @@ def test_list_with_an_unknown_tool_names_those_that_there_are(table: Path) -> No
 
 
 def test_step_may_be_a_text_or_none(tmp_path: Path) -> None:
-    """The text of a step chooses its trajectories and groups; ``-`` those without a step."""
+    """The text of a step chooses its trajectories and groups; ``-`` those without a step, or of this text."""
     texts = {"2": "warm-up", "3": "0.5", "4": "warm", "5": None}
     path = tmp_path / "table"
     rows_of_texts = [root(trace, step=None, step_text=text) for trace, text in texts.items()]
     validation = root("6", step=None, step_text="warm-up", validate=True)
-    written(path, [root("1"), *rows_of_texts, validation])
+    dash = root("7", step=None, step_text="-", sample_index="8")
+    written(path, [root("1"), *rows_of_texts, validation, dash])
     for step, names in {
         "warm-up": ["warm-up/7", "validation/warm-up/7"],
         "0.5": ["0.5/7"],
-        "-": ["-/7"],
+        "-": ["-/8", "-/7"],
         "1,warm": ["1/7", "warm/7"],
     }.items():
         for command, end in (("list", "/0"), ("groups", "")):
@@ -304,7 +305,7 @@ def test_step_may_be_a_text_or_none(tmp_path: Path) -> None:
             assert [each[0] for each in rows(printed)] == [name + end for name in names], printed
     nothing = run("list", "--from", path, "--step", "cool-down").output
     assert nothing.startswith(
-        "no trajectory: there are steps 1, 0.5, warm, warm-up and those without a number\n"
+        "no trajectory: there are steps 1, -, 0.5, warm, warm-up and those without a number\n"
     )
 
 
