@@ -92,7 +92,7 @@ def append(store: Store, engine: Engine, scores: Sequence[GivenScore]) -> int:
     unknown = [score.trace_id for score in scores if score.trace_id not in roots]
     if unknown:
         raise TableError(
-            f"{len(set(unknown))} of the frame's trajectories are not in the table, such as {unknown[0]!r}."
+            f"The table lacks {len(set(unknown))} of the frame's trajectories, such as {unknown[0]!r}."
         )
     now = time.time_ns()
     rows = (row_of(_span(score, roots[score.trace_id], now)) for score in scores)

@@ -58,7 +58,7 @@ def test_replay_of_a_dead_letter_file_delivers_rejected_spans(
     record(1, name="poison")
     otel_rollout.shutdown(30)
     rejected = node_directory(tmp_path) / "rejected.test-faulty.jsonl"
-    assert "1 lines delivered, 0 rejected" in run("replay", rejected, "--to", "test-file")
+    assert "1 line delivered, 0 rejected" in run("replay", rejected, "--to", "test-file")
     assert [name for _, name in delivered(target)] == ["poison"]
 
 

@@ -230,7 +230,7 @@ def _numbers_in(text: str) -> list[float | None]:
 
 
 def summaries_of(engine: Engine, conditions: Sequence[str], limit: int | None = None) -> list[Summary]:
-    """Return the first trajectories that meet SQL conditions, in the order of their names.
+    """Return the first trajectories that meet SQL conditions, in the order of ``list``.
 
     Of their scores they have the reward alone.
 
