@@ -33,6 +33,8 @@ _HELP: Final = "Write trajectories as ATIF, or as chat messages in JSON lines."
 _ATIF, _MESSAGES = "atif", "messages"
 _FACTS: Final = ("step", "sample_index", "rollout_n", "validate", "reward", "reward_label")
 """Columns of a trajectory that a line of messages has by the same names."""
+_IN_TEXT: Final = {"step": "step_text", "rollout_n": "rollout_text"}
+"""Column of a number → the column of a value that is none."""
 _IN_NO_NAME: Final = re.compile(r"[^\w.-]+")
 _MAX_NAME: Final = 60
 """Maximum characters of a name, which may have four bytes each."""
@@ -68,7 +70,7 @@ def _export(
         kind = "directory" if format_ == _ATIF else "file"
         raise ViewerError(f"{to} exists, and nothing in it is replaced: name a new {kind} with --to.")
     with as_table(from_, spans=spans_of) as (store, _), writing("export"):
-        columns = ", ".join(["trace_id", *_FACTS, "step_text", "error_message"])
+        columns = ", ".join(["trace_id", *_FACTS, *_IN_TEXT.values(), "error_message"])
         selected = Selected(store, view, given, run, where, sort, columns)
         engine = selected.engine
         rows = engine.dicts(selected.checked(), limit)
@@ -97,9 +99,8 @@ def _examples(engine: Engine, rows: Sequence[Mapping[str, Any]]) -> Iterator[dic
     """Yield a line of messages for each trajectory whose messages are known."""
     for example in training_data.examples(engine, rows):
         line = {name: example[name] for name in _FACTS}
-        if line["step"] is None:
-            line["step"] = example["step_text"]
-        yield {**line, "error": example["error_message"], "messages": example["messages"]}
+        texts = {name: example[text] for name, text in _IN_TEXT.items() if line[name] is None}
+        yield {**line, **texts, "error": example["error_message"], "messages": example["messages"]}
 
 
 def _write_trials(conversations: Iterator[Conversation], to: Path) -> int:

@@ -135,8 +135,7 @@ def _import(name: str | DumpName, target: _Target, configured: Settings) -> bool
         typer.echo(f"{name}: {reason}", err=True)
     if rest:
         typer.echo(
-            f"{name}: {counted(spans.new, 'span')} are not in the table at {target.uri}, or not all of them. "
-            f"{rest}",
+            f"{name}: the table at {target.uri} lacks up to {counted(spans.new, 'span')} of it. {rest}",
             err=True,
         )
     else:
@@ -153,7 +152,7 @@ def _rest(node_dir: Path, configured: Settings) -> str:
     if not (count.pending or count.rejected):
         return ""
     return (
-        f"{count.pending} of its lines are pending and {count.rejected} rejected. {count.problem or ''} "
+        f"Lines pending: {count.pending}, rejected: {count.rejected}. {count.problem or ''} "
         f"They are kept on disk. Deliver them with: otel-rollout forward --spool {node_dir}"
     )
 

@@ -315,8 +315,9 @@ def replay(
 
 def _print_counts(report: Report) -> None:
     for name, count in report.exporters.items():
+        lines = "line" if count.delivered == 1 else "lines"
         typer.echo(
-            f"{name}: {count.delivered} lines delivered, {count.rejected} rejected, {count.pending} pending"
+            f"{name}: {count.delivered} {lines} delivered, {count.rejected} rejected, {count.pending} pending"
         )
         if count.problem:
             typer.echo(count.problem, err=True)

@@ -110,7 +110,7 @@ def _received(report: Report) -> Iterator[str]:
     for node_dir, counts in _receivers(report):
         address = read_address(node_dir) if is_receiving(node_dir) else None
         where = f"at {address.endpoint}" if address is not None else "ended"
-        yield f"receiver {where}: {counts.problem or f'{counts.recorded} spans received'}"
+        yield f"receiver {where}: {counts.problem or f'spans received: {counts.recorded}'}"
         if counts.sampled_out:
             yield f"received spans sampled out: {counts.sampled_out}"
         if counts.changed_ids:

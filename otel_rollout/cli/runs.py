@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-import logging
 import os
 import re
 import shutil
@@ -149,11 +148,6 @@ def as_node_directory(
     node_dir = layout.node_directory(configured.spool_dir, run, "")
     layout.create_private(node_dir, configured.spool_dir)
     named: dict[str, str] = {}
-
-    def rename(record: logging.LogRecord) -> bool:  # the log names the files, not their copies
-        record.args = tuple(named.get(str(argument), argument) for argument in record.args or ())
-        return True
-
     try:
         _copy_tokenizers(paths, node_dir)
         writer = layout.new_writer_id()
@@ -164,14 +158,12 @@ def as_node_directory(
             room -= (size := _copy_lines(name, lines, copy, room))
             if not size:
                 copy.unlink()
-        layout.write_manifest(node_dir, layout.Manifest(run, "replay", tuple(configured.exporters)))
-        logger.addFilter(rename)
+        exporters = tuple(configured.exporters)
+        layout.write_manifest(node_dir, layout.Manifest(run, "replay", exporters, sources=named))
         yield node_dir
     except BaseException:
         _remove(node_dir.parent)  # else `status` would show it as the latest run
         raise
-    finally:
-        logger.removeFilter(rename)
     left = [*layout.segments(node_dir), *node_dir.glob("rejected.*")]
     if not left:
         _remove(node_dir.parent)

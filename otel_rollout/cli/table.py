@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 _PAGE: Final = 50
 """Rows that a table shows unless ``--limit`` says otherwise."""
 _NUMBERS: Final = "NUMBERS are a number, a range 1-3, a comparison '<0.1', or several with commas."
+_OF_OPENED: Final = ("path", *Run._fields)
+"""Columns of a row by which another command opens it."""
 _ANY_OUTCOME: Final = "SELECT trace_id FROM training WHERE has_outcome LIMIT 1"
 
 SOURCES: Final = (
@@ -127,9 +129,10 @@ def _list(
 ) -> None:
     """Show the rows of a view that the options describe."""
     chosen = _format(format_, output)
+    is_table = chosen == "table"
+    names = ",".join((columns, *_OF_OPENED)) if columns and is_table and LISTINGS[view].opened_by else columns
     with as_table(from_) as (store, location):
-        selected = Selected(store, view, given, run, where, sort, columns)
-        is_table = chosen == "table"
+        selected = Selected(store, view, given, run, where, sort, names)
         most = _PAGE if limit is None and is_table else limit
         with ended_by_ctrl_c(store.location.uri == location and chosen != "parquet"):
             engine = selected.engine
@@ -144,7 +147,7 @@ def _list(
                 notes = [selected.nothing()]
             known = _runs_in(engine)
             found = dicts_of(rows)
-            if found and listing.opened_by and "path" in found[0]:
+            if found and listing.opened_by:
                 run = reference_of(Run(*map(found[0].get, Run._fields)), known) if len(known) > 1 else None
                 opening = command(listing.opened_by, [found[0]["path"]], source_options(from_, run))
                 notes.append(f"open the first: {opening}")
@@ -191,7 +194,7 @@ class Selected:
         conditions = [self._of_run, *by_column.values(), *([] if where is None else [filters.where(where)])]
         known = self.engine.columns_of(self._source)
         order = ", ".join([*(filters.order(name, known) for name in _parts(sort)), self.listing.order])
-        names = ", ".join(filters.known(name, known) for name in _parts(columns)) or "*"
+        names = ", ".join(dict.fromkeys(filters.known(name, known) for name in _parts(columns))) or "*"
         self._sql = f"SELECT {names} FROM {self._source}{filters.all_of(conditions)} ORDER BY {order}"  # noqa: S608
 
     def checked(self, limit: int | None = None) -> str:

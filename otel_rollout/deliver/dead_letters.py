@@ -47,6 +47,7 @@ class DeadLetters:
         segments.append_line(self._path, orjson.dumps(entry) + b"\n")
         self._rejections += 1
         if self._rejections <= _MAX_LOGGED:
-            logger.error("%s rejects a span of %s: %s", self._exporter, line.segment, reason)
+            source = layout.source_of(self._path.parent, line.segment)
+            logger.error("%s rejects a span of %s: %s", self._exporter, source, reason)
         if self._rejections == _MAX_LOGGED:
             logger.error("further spans that %s rejects are written to %s only", self._exporter, self._path)

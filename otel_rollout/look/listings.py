@@ -8,6 +8,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from otel_rollout.base.printable import in_one_line
 from otel_rollout.look.conversation.formatting import score_value
+from otel_rollout.look.conversation.trajectories import IN_ORDER, ORDER_OF_GROUPS, ORDER_OF_STEPS
 from otel_rollout.table import figures, filters, training
 from otel_rollout.table.select import literal
 
@@ -162,8 +163,6 @@ def cell(form: Form, value: Any) -> str:
     return text if len(text) <= _MAX_CELL else text[:_MAX_CELL] + "…"
 
 
-_ORDER_OF_STEPS: Final = "validate, run_id, project, experiment, step, step_text"
-_ORDER_OF_GROUPS: Final = f"{_ORDER_OF_STEPS}, TRY_CAST(sample_index AS BIGINT), sample_index, group_path"
 STEPS: Final = "Steps: 12, 1-3, warm-up; - for none."
 """What ``--step`` takes, wherever it takes several steps."""
 _STEP: Final = ListedColumn("step", "", None, (Filter("--step", STEPS),))
@@ -237,7 +236,7 @@ LISTINGS: Final = {
         "List trajectories: filter, sort, and write them as CSV, JSON or Parquet.",
         "trajectory",
         _TRAJECTORIES,
-        f"{_ORDER_OF_GROUPS}, rollout_n, path, start_time, trace_id",
+        IN_ORDER,
         "show",
     ),
     "groups": Listing(
@@ -252,7 +251,7 @@ LISTINGS: Final = {
             *_SUMS,
             ListedColumn("validate", "", None, _VALIDATE),
         ),
-        _ORDER_OF_GROUPS.replace("group_path", "path"),
+        ORDER_OF_GROUPS.replace("group_path", "path"),
         "group",
     ),
     "steps": Listing(
@@ -269,7 +268,7 @@ LISTINGS: Final = {
             *_SUMS,
             ListedColumn("seconds_mean", "seconds", 2),
         ),
-        _ORDER_OF_STEPS,
+        ORDER_OF_STEPS,
     ),
 }
 """View → what its command lists."""

@@ -38,7 +38,7 @@ import re
 import socket
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -249,6 +249,8 @@ class Manifest:
     exporters: tuple[str, ...]
     target: str = ""
     """Fingerprint of the run's targets; empty if unknown."""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """Stem of a segment that is a copy → the file whose lines it has."""
 
 
 def write_manifest(node_dir: Path, manifest: Manifest) -> None:
@@ -285,7 +287,14 @@ def read_manifest(node_dir: Path) -> Manifest | None:
         return None
     if not isinstance(exporters, list) or not all(isinstance(name, str) for name in exporters):
         return None
-    return Manifest(run_id, project, tuple(exporters), target)
+    sources = found.get("sources")
+    return Manifest(run_id, project, tuple(exporters), target, sources if isinstance(sources, dict) else {})
+
+
+def source_of(node_dir: Path, segment: str) -> str:
+    """Return the file whose lines a segment has, if that is a copy, else the segment's stem."""
+    manifest = read_manifest(node_dir)
+    return manifest.sources.get(segment, segment) if manifest else segment
 
 
 def publish_trackers(node_dir: Path, runs: Mapping[str, str]) -> None:

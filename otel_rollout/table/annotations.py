@@ -35,10 +35,6 @@ _IDENTITY: Final = {
     semconv.VALIDATE: "validate",
 }
 """Attribute → column of a trajectory's identity."""
-_ROLLOUT_TEXT: Final = (
-    "CASE WHEN rollout_n IS NULL THEN nullif(substr(path, length(group_path) + 2), '-') END AS rollout_text"
-)
-"""SQL of a rollout that is text. A score without this text would count as a sub-trajectory's."""
 
 
 class GivenScore(NamedTuple):
@@ -96,7 +92,7 @@ def append(store: Store, engine: Engine, scores: Sequence[GivenScore]) -> int:
     unknown = [score.trace_id for score in scores if score.trace_id not in roots]
     if unknown:
         raise TableError(
-            f"{len(set(unknown))} of the frame's trajectories are not in the table, such as {unknown[0]!r}."
+            f"The table lacks {len(set(unknown))} of the frame's trajectories, such as {unknown[0]!r}."
         )
     now = time.time_ns()
     rows = (row_of(_span(score, roots[score.trace_id], now)) for score in scores)
@@ -147,8 +143,11 @@ def _comment(row: Mapping[str, Any], column: str | None) -> str | None:
 
 
 def _roots(engine: Engine, traces: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return span id, run and identity of each trajectory that is in the table."""
-    columns = ", ".join((_TRACE_ID, "span_id", "run_id", *_IDENTITY.values(), "step_text", _ROLLOUT_TEXT))
+    """Return span id, run and identity of each trajectory that is in the table.
+
+    A score has all of the identity: one with another path would be of a trajectory inside.
+    """
+    columns = ", ".join((_TRACE_ID, "span_id", "run_id", *_IDENTITY.values(), *IN_TEXT.values()))
     found: dict[str, dict[str, Any]] = {}
     for part in chunks(traces, _TRACES_AT_ONCE):
         condition = equals(_TRACE_ID, part)

@@ -75,9 +75,9 @@ def _step(text: str, source: str) -> str:
 
 
 def of_steps(steps: Collection[Step]) -> str:
-    """Return the condition that a row is of one of some steps."""
+    """Return the condition that a row is of one of some steps; the text ``-`` is none, as in a path."""
     numbers = [step for step in steps if isinstance(step, int)]
-    others = [step for step in steps if not isinstance(step, int)]
+    others = [*(step for step in steps if not isinstance(step, int)), *([NO_STEP] if None in steps else [])]
     return any_of([equals("step", numbers), f"(step IS NULL AND {equals('step_text', others)})"])
 
 

@@ -50,7 +50,10 @@ MERGED_TRACES: Final = "merged_traces"
 """Name under which an engine has the rows of all traces, with the identities that their spans name."""
 KEPT_RUNS: Final = "kept_runs"
 """Name under which an engine has the runs of stored trajectories that count."""
-_JOINED_ROOTS: Final = re.compile(r"FROM roots(?:\s+LEFT JOIN \w+ ON trace_id = \w+)+")
+_JOINED: Final = re.compile(
+    r"FROM (?:roots|counted_rows|(trained_rows))(?:\s+LEFT JOIN \w+ ON trace_id = \w+)+"
+)
+"""Trajectories with parts of them: merged rows have all parts, but not what a trainer says of steps."""
 
 
 @functools.cache
@@ -64,7 +67,7 @@ def of_merged_rows(name: str) -> str:
     own = f"merged/{name}"
     if (_DIRECTORY / f"{own}.sql").exists():
         return sql_of(own)
-    return _JOINED_ROOTS.sub(f"FROM {MERGED}", sql_of(name))
+    return _JOINED.sub(lambda match: f"FROM {match[1] or MERGED}", sql_of(name))
 
 
 def of_open_rows(name: str) -> str:

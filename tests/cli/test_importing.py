@@ -182,7 +182,7 @@ def test_line_that_is_no_span_is_named(place: Path) -> None:
     """The other lines are in the table; the status is 1, and the line stays on disk."""
     file = written(place / "spans.jsonl", [*trajectory(1, "a"), b"not a span"])
     ran = imported(file, code=1)
-    assert "0 of its lines are pending and 1 rejected" in ran.stderr
+    assert "lacks up to 2 spans of it. Lines pending: 0, rejected: 1." in ran.stderr
     assert "otel-rollout forward --spool" in ran.stderr
     assert len(names()) == 2
 

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import otel_rollout
-from otel_rollout.cli.runs import as_node_directory
+from otel_rollout.cli.runs import as_node_directory, settings_of_copies
 from otel_rollout.settings import Settings
 from otel_rollout.spool import files, layout
 from tests.cli.command import ON_A_TERMINAL, run
@@ -58,7 +58,7 @@ def test_replay_of_a_dead_letter_file_delivers_rejected_spans(
     record(1, name="poison")
     otel_rollout.shutdown(30)
     rejected = node_directory(tmp_path) / "rejected.test-faulty.jsonl"
-    assert "1 lines delivered, 0 rejected" in run("replay", rejected, "--to", "test-file")
+    assert "1 line delivered, 0 rejected" in run("replay", rejected, "--to", "test-file")
     assert [name for _, name in delivered(target)] == ["poison"]
 
 
@@ -88,6 +88,16 @@ def test_replay_of_a_device_is_refused(target: Path, test_exporters: None, tmp_p
     """A device, which may have no end, is not copied, and no run stays on disk."""
     assert "/dev/zero is a device, not a file" in run("replay", "/dev/zero", "--to", "test-file", code=2)
     assert "Nothing was recorded" in run("status", code=1)
+
+
+def test_copies_that_are_delivered_later_still_name_the_file(
+    target: Path, test_exporters: None, tmp_path: Path
+) -> None:
+    """The manifest of the copies knows it, so that every forwarder's log names what a person has named."""
+    (tmp_path / "text").write_text("hello\n")
+    with as_node_directory([tmp_path / "text"], settings_of_copies(["test-file"])) as node_dir:
+        pass
+    assert f"rejects a span of {tmp_path / 'text'}: " in run("forward", "--spool", node_dir, code=1)
 
 
 def test_many_rejected_lines_are_logged_ten_times(target: Path, test_exporters: None, tmp_path: Path) -> None:

@@ -287,16 +287,17 @@ def test_list_with_an_unknown_tool_names_those_that_there_are(table: Path) -> No
 
 
 def test_step_may_be_a_text_or_none(tmp_path: Path) -> None:
-    """The text of a step chooses its trajectories and groups; ``-`` those without a step."""
+    """The text of a step chooses its trajectories and groups; ``-`` those without a step, or of this text."""
     texts = {"2": "warm-up", "3": "0.5", "4": "warm", "5": None}
     path = tmp_path / "table"
     rows_of_texts = [root(trace, step=None, step_text=text) for trace, text in texts.items()]
     validation = root("6", step=None, step_text="warm-up", validate=True)
-    written(path, [root("1"), *rows_of_texts, validation])
+    dash = root("7", step=None, step_text="-", sample_index="8")
+    written(path, [root("1"), *rows_of_texts, validation, dash])
     for step, names in {
         "warm-up": ["warm-up/7", "validation/warm-up/7"],
         "0.5": ["0.5/7"],
-        "-": ["-/7"],
+        "-": ["-/8", "-/7"],
         "1,warm": ["1/7", "warm/7"],
     }.items():
         for command, end in (("list", "/0"), ("groups", "")):
@@ -304,12 +305,12 @@ def test_step_may_be_a_text_or_none(tmp_path: Path) -> None:
             assert [each[0] for each in rows(printed)] == [name + end for name in names], printed
     nothing = run("list", "--from", path, "--step", "cool-down").output
     assert nothing.startswith(
-        "no trajectory: there are steps 1, 0.5, warm, warm-up and those without a number\n"
+        "no trajectory: there are steps 1, -, 0.5, warm, warm-up and those without a number\n"
     )
 
 
 def test_groups_name_the_run_that_group_and_show_open(tmp_path: Path) -> None:
-    """Whichever rows are shown; without the name, both open the run whose trajectory began last."""
+    """Whatever is shown; without the name, both open the run whose trajectory began last."""
     path = tmp_path / "table"
     older, newer = {"run_id": "run-a"}, {"run_id": "run-b"}
     ended, running = root("1", **older), row("2", "b", "a2", kind="LLM", **newer)
@@ -320,6 +321,10 @@ def test_groups_name_the_run_that_group_and_show_open(tmp_path: Path) -> None:
         ((named, group, *_),) = rows(printed)
         assert (named, group) == ("run-a", "1/7")
         assert f"open the first: otel-rollout group 1/7 --run run-a --from {path}\n" in printed
+    for command, opening in (("list", "show 1/7/0"), ("groups", "group 1/7")):
+        printed = run(command, "--from", path, "--reward", "0.5", "--columns", "sample_index").output
+        assert f"open the first: otel-rollout {opening} --run run-a --from {path}\n" in printed
+        assert rows(printed) == [["7"]]
     for command in (["group", "1/7"], ["show", "1/7"], ["show", "1/7/0"], ["compare", "1/7/0", "1/7/0"]):
         assert "run run-a" in words(run(*command, "--from", path, "--run", "run-a").output)
         assert "run run-b" in words(run(*command, "--from", path).output)

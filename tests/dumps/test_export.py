@@ -178,14 +178,14 @@ def test_a_reward_that_is_no_number_has_a_label(tmp_path):
 
 
 def test_identity_is_read_again_as_it_was(tmp_path):
-    """A step that is a text, leading zeros, slashes in a name, and no dataset row stay what they are."""
+    """Step and rollout as text, leading zeros, slashes in a name, and no dataset row stay what they are."""
     said = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "42"}]
-    identities = [("warm-up", "007", 0), (2, "gsm8k/train", 1), (3, 7, 0)]
+    identities = [("warm-up", "007", 0), (2, "gsm8k/train", 1), (3, 7, 0), (3, 7, "retry")]
     named = [
         {"step": step, "sample_index": sample, "rollout_n": rollout, "messages": said}
         for step, sample, rollout in identities
     ]
-    names = "path, step, sample_index, rollout_n, group_path"
+    names = "path, step, sample_index, rollout_n, rollout_text, group_path"
     for format_ in ("atif", "messages"):
         made = tmp_path / f"{format_}.jsonl"
         made.write_text(export(write_lines(tmp_path / "dump.jsonl", named), "--format", format_))

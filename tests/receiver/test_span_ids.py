@@ -145,9 +145,9 @@ async def test_status_counts_changed_ids(tmp_path: Path) -> None:
         await post_workers(receiver, 0, 1)
         publish_counts(receiver.node_dir, receiver.counts)
     report: Any = SimpleNamespace(directory=str(tmp_path / "node"))
-    assert "received spans with ids of other spans, which got new ones: 2" in [
-        *report_output._received(report)
-    ]
+    said = [*report_output._received(report)]
+    assert "received spans with ids of other spans, which got new ones: 2" in said
+    assert said[0].endswith(": spans received: 4")
 
 
 async def test_requests_with_one_id_have_phases_of_their_own(tmp_path: Path) -> None:

@@ -102,8 +102,8 @@ def test_frame_without_rows_writes_nothing(table: RolloutTable) -> None:
         ([{"trace_id": "1", "good": 1}], ("god",), "The frame has no column 'god'. Did you mean 'good'?"),
         ([{"trace_id": "1", "good": [1]}], (), "Column 'good' of the frame holds list"),
         ([{"trace_id": "1", "": 1}], (), "Column '' is no score: a name has 1 to 250 characters."),
-        ([{"trace_id": "f" * 32, "good": 1}], (), "1 of the frame's trajectories are not in the table"),
-        ([{"trace_id": None, "good": 1}], (), "1 of the frame's trajectories are not in the table"),
+        ([{"trace_id": "f" * 32, "good": 1}], (), "The table lacks 1 of the frame's trajectories"),
+        ([{"trace_id": None, "good": 1}], (), "The table lacks 1 of the frame's trajectories"),
         ([{"trace_id": "1", "n" * 251: 1}], (), "is no score: a name has 1 to 250"),
     ],
 )

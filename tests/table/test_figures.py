@@ -126,3 +126,13 @@ def test_rows_of_a_report_say_what_the_views_say(tmp_path: Path) -> None:
                     name: expected[own] for name, own in shared.items()
                 }
     assert {each["reason"] for each in found} == {None, "no reason given", "the trainer did not name it"}
+
+
+def test_counts_of_a_trajectory_are_the_same_in_its_row_and_in_every_view(tmp_path: Path) -> None:
+    """Without calls they are zero; failed calls are unknown where no call says how it ended."""
+    known, unknown = {"kind": "TOOL", "status": "error"}, {"kind": "TOOL", "status": None}
+    spans = [root("1"), root("2"), row("2", "b", "a2", **known), root("3"), row("3", "c", "a3", **unknown)]
+    store = written(tmp_path / "table", spans)
+    for view in ("trajectory_rows", "trajectories", "report_rows"):
+        found = asked(store, f"SELECT turns, tool_calls, tool_errors FROM {view} ORDER BY trace_id")
+        assert [tuple(each.values()) for each in found] == [(0, 0, 0), (0, 1, 1), (0, 1, None)], view

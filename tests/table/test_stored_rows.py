@@ -288,12 +288,12 @@ def test_verification_names_each_difference(table: RealTable) -> None:
     trajectory_store.store_rows(table.store, changed, opened.get_add_actions()["path"].to_pylist(), 0)
     third, fifth = "3".rjust(32, "0"), "5".rjust(32, "0")
     engines = Engine(opened), Engine(opened, may_merge=False)
-    assert list(differences(*engines)) == [(third, "turns", 7, None), (fifth, "", False, True)]
+    assert list(differences(*engines)) == [(third, "turns", 7, 0), (fifth, "", False, True)]
     told = CliRunner().invoke(app, ["table", "verify", uri])
     assert (told.exit_code, told.output.splitlines()) == (
         1,
         [
-            f"{third} turns: stored 7, recomputed None",
+            f"{third} turns: stored 7, recomputed 0",
             f"{fifth}: a row is not stored",
             f"2 differences in {uri}.",
         ],
@@ -312,5 +312,5 @@ def test_verification_of_a_sample_computes_the_steps_of_some_trajectories(table:
     with mock.patch.object(trajectory_store, "_MOST_OPEN", 0.4):
         found = list(of_sample(opened, 3))
         told = CliRunner().invoke(app, ["table", "verify", uri, "--sample", "2"])
-    assert [(each.column, each.stored, each.recomputed) for each in found] == [("turns", 7, None)] * 3
+    assert [(each.column, each.stored, each.recomputed) for each in found] == [("turns", 7, 0)] * 3
     assert told.output.endswith(f"2 differences in {uri}.\n")

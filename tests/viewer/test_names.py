@@ -176,9 +176,15 @@ def test_older_run_is_shown_with_a_note(tmp_path: Path) -> None:
             "There is no option --failed. `otel-rollout list` filters and sorts trajectories",
         ),
         (["show", "--sort", "reward"], "There is no option --sort."),
-        (["show", "//"], "`otel-rollout show` lists the trajectories. Write STEP/SAMPLE/ROLLOUT"),
+        (
+            ["show", "//"],
+            "`otel-rollout show` with the same --from lists the trajectories. Write STEP/SAMPLE/ROLLOUT",
+        ),
         (["show", ""], "'' does not name a trajectory: write STEP/SAMPLE/ROLLOUT"),
-        (["compare", "/", "//"], "`otel-rollout show` lists the trajectories. Write STEP/SAMPLE/ROLLOUT"),
+        (
+            ["compare", "/", "//"],
+            "`otel-rollout show` with the same --from lists the trajectories. Write STEP/SAMPLE/ROLLOUT",
+        ),
         (["show", "--form", "here"], "There is no option --form. Did you mean --from?"),
         (["show", "1/7/0", "-v"], "There is no option -v."),
         (["show", "1/a", "b/0"], "b/0: one name too many, or a name that needs quotes."),

@@ -11,6 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from otel_rollout.base import semconv
+from otel_rollout.look.sources.private_table import fill
+from otel_rollout.look.sources.spool_source import SpoolSource
+from otel_rollout.otlp import evaluations
+from otel_rollout.table.location import location_of
+from otel_rollout.table.store import Store
+from tests.contracts.test_outcome import line
 from tests.viewer.conftest import run
 from tests.waiting import wait_for
 
@@ -55,6 +62,28 @@ def test_running_trajectories_are_listed_until_they_end(
     wait_for(lambda: list_of(tmp_path / "spool") == running, what="the recorded score on disk")
     process.communicate("\n", timeout=60)
     assert list_of(tmp_path / "spool") == {path: ("ok", reward) for path, (_, reward) in running.items()}
+
+
+def test_trajectory_without_a_root_runs_wherever_the_trainer_may_name_others(tmp_path: Path) -> None:
+    """Of the newest step that it has named, scores may follow while any runs: whoever is asked says so."""
+    identities = [
+        {"rollout.step": step, "rollout.sample_index": "7", "rollout.rollout_n": n, "rollout.validate": False}
+        for step, n in ((1, 0), (1, 1), (2, 0))
+    ]
+    named = {**identities[1], **evaluations.attributes_of("trained", True, None, semconv.ORIGIN_IDENTITY)}
+    recorded = [
+        line("a" * 16, "", 0, identities[0], "1" * 32),
+        line("b" * 16, "", 0, identities[1], "2" * 32),
+        line("c" * 16, "", 0, named, "3" * 32),
+    ]
+    for number, of_running in enumerate(([], [line("e" * 16, "d" * 16, 0, identities[2], "4" * 32)])):
+        spool, table = tmp_path / f"{number}.jsonl", tmp_path / f"table-{number}"
+        lines = [each.replace('": ', '":') for each in (*recorded, *of_running)]
+        spool.write_text("\n".join(lines))
+        fill(Store(location_of(str(table))), SpoolSource(spool).every_span())
+        for source in (spool, table):
+            printed = run("show", "1/7/0", "--from", source)
+            assert ("not named by the trainer" in printed) is not bool(of_running)
 
 
 def test_running_trajectory_is_shown_and_counted(tmp_path: Path, process: subprocess.Popen[str]) -> None:

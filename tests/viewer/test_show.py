@@ -257,8 +257,8 @@ def test_missing_or_ambiguous_trajectory_is_reported_with_advice(rollout: Rollou
     said = flat(run("show", "9/9/9", *source_option, code=2))
     assert "There is no trajectory 9/9/9 in" in said
     assert (
-        "`otel-rollout show` lists the trajectories; those of a validation are called validation/9/9/9."
-        in said
+        "`otel-rollout show` with the same --from lists the trajectories; those of a validation are called "
+        "validation/9/9/9." in said
     )
     said = flat(run("show", "2024", *source_option, code=2))  # the first digits of a trace id, or a step
     assert "There is no trajectory 2024 in" in said

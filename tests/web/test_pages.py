@@ -97,7 +97,9 @@ def test_trajectory_without_a_step_has_a_page(served: Served) -> None:
 def test_step_that_is_a_text_has_its_pages(tmp_path: Path) -> None:
     """The page of the run leads to it; its time is a page, too."""
     call = row("2", "b2", "a2", kind="LLM", step=None, step_text="warm-up")
-    written(tmp_path / "table", [root("1"), root("2", step=None, step_text="warm-up"), call])
+    texts = {"2": "warm-up", "3": "-"}
+    rows = [root(trace, step=None, step_text=text) for trace, text in texts.items()]
+    written(tmp_path / "table", [root("1"), *rows, call])
     with Served(tmp_path / "table", tmp_path) as server:
         found = hrefs(run_page(server), "/step?")
         (address,) = {each for each in found if "step=warm-up" in each}
@@ -107,9 +109,10 @@ def test_step_that_is_a_text_has_its_pages(tmp_path: Path) -> None:
         time = server.get(time_address)
         assert "Step warm-up: time" in time.text
         assert address in hrefs(time, "/step?")
+        assert "trajectories 1 failed 0" in server.get(f"/step?{RUN}&step=-").text
         missing = server.get(f"/step?{RUN}&step=cool-down")
         assert missing.status == 404
-        assert "has no step cool-down. It has steps 1, warm-up." in missing.text
+        assert "has no step cool-down. It has steps 1, -, warm-up." in missing.text
 
 
 def test_page_of_what_is_missing_leads_to_what_there_is(served: Served) -> None:

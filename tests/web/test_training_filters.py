@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from otel_rollout.cli.main import app
-from tests.table.tables import row, written
+from tests.table.tables import root, row, written
 from tests.table.training_rows import trained
 from tests.web.served import Served
 
@@ -68,6 +68,24 @@ def test_page_and_command_list_the_same(
     ran = CliRunner().invoke(app, ["list", "--from", str(table), "--format", "json", *options])
     assert paths == sorted(each["path"] for each in json.loads(ran.output))
     assert len(paths) == number
+
+
+def test_page_and_command_have_one_order_and_know_blank_rows(tmp_path: Path) -> None:
+    """Steps that are text come in the order of their texts; a dataset row may be a blank."""
+    texts = {"1": "warm-up", "2": "cool-down", "3": "warm"}
+    rows = [root(trace, step=None, step_text=text) for trace, text in texts.items()]
+    written(tmp_path / "table", [*rows, root("4", sample_index=" "), root("5", rollout_n=None)])
+    with Served(tmp_path / "table", tmp_path) as server:
+        (run,) = set(findall(r'href="/run\?([^"]*)"', server.get("/").body))
+        for options in ([], ["--sample", " "]):
+            field = urlencode({"sample": " "} if options else {})
+            page = server.get(f"/trajectories?{unescape(run)}&{field}").body
+            ran = CliRunner().invoke(
+                app, ["list", "--from", str(tmp_path / "table"), "--format", "json", *options]
+            )
+            listed = [each["path"] for each in json.loads(ran.output)]
+            assert len(listed) == (1 if options else 5)
+            assert findall(r'<td><a href="/trajectory[^"]*">([^<]*)</a>', page) == listed
 
 
 def test_page_has_what_the_trainer_said(served_training: Served) -> None:

@@ -26,11 +26,10 @@ _NAMED: Final = "trace_id, run_id, project, experiment, path, name, state, start
 _LISTED: Final = f"{_NAMED}, {_TOKENS}, reward, reward_label"
 _COUNTS: Final = ("turns", "tool_calls", "tool_errors")
 _FIGURES: Final = f"{_NAMED}, {_TOKENS}, {', '.join(_COUNTS)}, error_message"
-_IN_ORDER: Final = (
-    " ORDER BY validate, step NULLS LAST, TRY_CAST(sample_index AS BIGINT) NULLS LAST, sample_index, "
-    "rollout_n, start_time"
-)
-"""SQL order of a list of trajectories: by the parts of their names."""
+ORDER_OF_STEPS: Final = "validate, run_id, project, experiment, step, step_text"
+ORDER_OF_GROUPS: Final = f"{ORDER_OF_STEPS}, TRY_CAST(sample_index AS BIGINT), sample_index, group_path"
+IN_ORDER: Final = f"{ORDER_OF_GROUPS}, rollout_n, path, start_time, trace_id"
+"""SQL for the order of a list of trajectories: that of their names. A null is the last."""
 
 
 @dataclass(frozen=True)
@@ -231,7 +230,7 @@ def _numbers_in(text: str) -> list[float | None]:
 
 
 def summaries_of(engine: Engine, conditions: Sequence[str], limit: int | None = None) -> list[Summary]:
-    """Return the first trajectories that meet SQL conditions, in the order of their names.
+    """Return the first trajectories that meet SQL conditions, in the order of ``list``.
 
     The only score of these summaries is the reward.
 
@@ -239,7 +238,8 @@ def summaries_of(engine: Engine, conditions: Sequence[str], limit: int | None = 
         TableError: the table cannot be read.
     """
     end = "" if limit is None else f" LIMIT {limit}"
-    rows = engine.dicts(f"SELECT {_LISTED} FROM trajectories{all_of(conditions)}{_IN_ORDER}{end}")  # noqa: S608
+    found = f"SELECT {_LISTED} FROM trajectories{all_of(conditions)} ORDER BY {IN_ORDER}{end}"  # noqa: S608
+    rows = engine.dicts(found)
     return [summary_of(row) for row in rows]
 
 

@@ -101,21 +101,31 @@ class SpoolSource:
         """Yield roots and scores of other traces that decide about scores by identity and training.
 
         These are the spans of ``steps`` and of each run's newest trained step, the first root of each run,
-        and running roots.
+        and all spans of traces without a root, which are running.
         """
         trained = self._trained()
         steps = steps | _newest_steps(trained.values())
         named = {trace_id for trace_id, (_, step) in trained.items() if str(step) in steps}
-        runs = set()
-        for span in self._every_span(lambda run: filter(_is_root_or_score, _lines(run.paths)), _decoded):
+        runs, every, ended = set(), set(), {id_.encode() for id_ in ids}
+
+        def may_decide(line: bytes) -> bool:
+            every.update(trace_ids_in(line))
+            return may_have_root(line) or _EVALUATION in line
+
+        for span in self._every_span(lambda run: filter(may_decide, _lines(run.paths)), _decoded):
             if span.trace_id in ids:
                 continue
+            if not span.parent_id:  # also a score by identity, whose trace has no other span
+                ended.add(span.trace_id.encode())
             run_id = span.resource.attributes.get(semconv.RUN_ID)
             is_first = run_id not in runs and _is_root(span)
             if is_first:
                 runs.add(run_id)
             if is_first or _step_of(span) in steps or span.trace_id in named or span.is_running:
                 yield span
+        if running := {id_.decode() for id_ in every - ended}:
+            found = self._every_span(lambda run: _with_ids(_lines(run.paths), running), _decoded)
+            yield from (span for span in found if span.trace_id in running)
 
     def _trained(self) -> dict[str, tuple[object, object]]:
         """Return trace id → run and step of its score ``trained``, or its root's if the score has no step."""
@@ -183,10 +193,6 @@ def _named(spans: Iterable[Span], reference: Reference) -> frozenset[str]:
         if not is_by_identity(attributes := span.attributes)
         and reference.matches(Summary(trace_id := span.trace_id, path=path_of(attributes)))
     )
-
-
-def _is_root_or_score(line: bytes) -> bool:
-    return may_have_root(line) or _EVALUATION in line
 
 
 def _newest_steps(trained: Iterable[tuple[object, object]]) -> set[str]:

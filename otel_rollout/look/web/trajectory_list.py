@@ -33,10 +33,6 @@ MAX_PAGES: Final = 100_000
 MAX_TEXT: Final = 100
 """Maximum characters of a field: a thousand alternatives would exhaust the engine's stack."""
 _LISTING: Final = LISTINGS["trajectories"]
-_ORDER: Final = (
-    "validate, step NULLS LAST, TRY_CAST(sample_index AS BIGINT) NULLS LAST, sample_index, rollout_n, "
-    "trace_id"
-)
 _TRUTH: Final = {"true": True, "false": False}
 _BESIDE: Final = ("trace_id", "path", "state", "reward", "reward_label")
 """Columns that the page shows in another way, or not at all."""
@@ -51,7 +47,7 @@ class Filters:
 
     def __init__(self, given: Mapping[str, str]) -> None:
         known = (*(each.argument for _, each in _LISTING.filters), "sort", PAGE)
-        self.given = {name: given[name] for name in known if given.get(name, "").strip()}
+        self.given = {name: given[name] for name in known if given.get(name)}
 
     def text(self, field: str) -> str:
         """Return a field's text; empty without one."""
@@ -80,7 +76,7 @@ class Filters:
         """
         sort = self.text("sort")
         columns = [name.removeprefix("-") for name in SORTS]
-        return f"{filters.order(sort, columns)}, {_ORDER}" if sort else _ORDER
+        return f"{filters.order(sort, columns)}, {_LISTING.order}" if sort else _LISTING.order
 
     def _value(self, field: Filter) -> bool | str | None:
         text = self.text(field.argument)

@@ -2,7 +2,7 @@
 -- its engine does not trace, or the request was aborted.
 SELECT
   trace_id, run_id, project, experiment, step, step_text, sample_index, rollout_n, validate, requests,
-  coalesce(turns, 0) - coalesce(calls_with_request, 0) AS calls_without_request, queue_seconds, prefill_seconds,
+  turns - coalesce(calls_with_request, 0) AS calls_without_request, queue_seconds, prefill_seconds,
   decode_seconds, first_token_seconds
-FROM roots LEFT JOIN call_figures ON trace_id = call_trace LEFT JOIN request_figures ON trace_id = request_trace
+FROM counted_rows LEFT JOIN request_figures ON trace_id = request_trace
 WHERE requests IS NOT NULL

@@ -2,16 +2,16 @@
 -- agent's span that has ended and has no sibling of another kind (its parent is in another system); else the earliest
 -- that is no agent's, because that begins a trajectory inside. Then the trajectory runs, since its first span.
 SELECT
-  trace_id, span_id, run_id, project, experiment, step, step_text, sample_index, rollout_n, validate, group_path, path,
-  group_id, group_size, agent_name, policy_version_min, policy_version_max, name,
+  trace_id, span_id, run_id, project, experiment, step, step_text, sample_index, rollout_n, rollout_text, validate,
+  group_path, path, group_id, group_size, agent_name, policy_version_min, policy_version_max, name,
   CASE WHEN status = 'error' THEN 'error' ELSE 'ok' END AS state,
   error_type, error_message, start_time, start_ns, duration_ns, scores AS repeated_scores
 FROM spans
 WHERE is_root AND validate IS NOT NULL
 UNION ALL
 SELECT
-  trace_id, span_id, run_id, project, experiment, step, step_text, sample_index, rollout_n, validate, group_path, path,
-  group_id, group_size, agent_name, policy_version_min, policy_version_max,
+  trace_id, span_id, run_id, project, experiment, step, step_text, sample_index, rollout_n, rollout_text, validate,
+  group_path, path, group_id, group_size, agent_name, policy_version_min, policy_version_max,
   CASE WHEN is_agent OR parent_span_id IS NULL THEN name END AS name,
   CASE WHEN NOT is_agent THEN 'running' WHEN status = 'error' THEN 'error' ELSE 'ok' END AS state,
   CASE WHEN is_agent THEN error_type END AS error_type,

@@ -1,11 +1,10 @@
 -- Each trajectory with all its figures: the root, and what each part says of its trace. Other views join the roots with the
 -- parts that they need alone: an engine would plan all parts for each query.
 SELECT * EXCLUDE (
-  call_trace, unparsed_trace, reward_trace, outcome_trace, score_trace, phase_trace, request_trace, break_trace,
+  unparsed_trace, reward_trace, outcome_trace, score_trace, phase_trace, request_trace, break_trace,
   tool_trace, reply_trace, context_trace, sign_trace
 )
-FROM roots
-  LEFT JOIN call_figures ON trace_id = call_trace
+FROM counted_rows
   LEFT JOIN unparsed_calls ON trace_id = unparsed_trace
   LEFT JOIN rewards ON trace_id = reward_trace
   LEFT JOIN outcomes ON trace_id = outcome_trace

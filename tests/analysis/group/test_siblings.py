@@ -125,7 +125,7 @@ def test_names_are_those_that_were_recorded_with_their_outer_spaces(tmp_path: Pa
     of_page: Any = SimpleNamespace(engine=asked, run=run_of(asked, " first "))
     page = Asked("/trajectory", {"name": path}, of_page, of_page, *[of_page] * 3, is_live=False)
     assert page.trajectory("name")[0].path == path
-    for text, paths in ((" 7 ", ["7/8/0", path]), ("7", ["7/8/0"])):
+    for text, paths in ((" 7 ", [path, "7/8/0"]), ("7", ["7/8/0"])):
         conditions = [steps(text, "--step")]
         assert [each.path for each in summaries_of(asked, conditions)] == paths
     (by_row,) = Filters({"sample": " 8 "}).conditions()
@@ -198,7 +198,7 @@ def test_step_in_place_of_a_group_is_refused_with_advice(tmp_path: Path, text: s
     """The message says how to list the step's groups."""
     with pytest.raises(ViewerError) as caught:
         in_table(engine(tmp_path, trajectory("1", "own")), text)
-    advice = f"`otel-rollout groups --step {listing}` lists its groups."
+    advice = f"`otel-rollout groups --step {listing}` with the same --from lists its groups."
     assert str(caught.value) == f"{text} names a step, not a group: {advice}"
 
 
@@ -215,5 +215,5 @@ def test_group_that_does_not_exist_is_reported_in_one_line(tmp_path: Path) -> No
     for run, where in ((None, "in here"), (run_of(asked), "in first · run-1")):
         with pytest.raises(ViewerError) as caught:
             in_table(asked, "1/8", run, "here")
-        assert str(caught.value).startswith(f"There is no group 1/8 {where}. `otel-rollout groups` lists")
+        assert str(caught.value).startswith(f"There is no group 1/8 {where}. `otel-rollout groups` with")
         assert "\n" not in str(caught.value)

@@ -10,7 +10,8 @@ import pytest
 
 from otel_rollout.base.training_scores import NUMBERS, UNUSED
 from otel_rollout.look.analysis.health.findings import Finding
-from tests.analysis.health.answers import answer
+from otel_rollout.table.training import FILTERED
+from tests.analysis.health.answers import answer, answer_of
 from tests.table.tables import asked, root, row, written
 from tests.table.training_rows import outcome, trained
 
@@ -108,6 +109,17 @@ def test_trajectories_that_the_trainer_passes_over_are_found(tmp_path: Path) -> 
     finding = found(tmp_path / "running", "training_left_out", rows)
     assert (finding.status, finding.steps) == ("unhealthy", (4, 5))
     assert "the trainer did not name it 16" in finding.message
+
+
+def test_trajectories_left_out_are_those_that_list_and_report_count(tmp_path: Path) -> None:
+    """A step of which the trainer named nobody is not passed over, also if it named some of a later step."""
+    rows = steps(6, {"trained": True}, {})
+    store = written(tmp_path / "table", [of for of in rows if of["step"] != 4 or not of.get("score_name")])
+    finding = answer_of(store, "training_left_out")
+    assert len(asked(store, f"SELECT trace_id FROM training WHERE {FILTERED}")) == 16
+    assert finding.steps == (5, 6)
+    assert "16 of the 32" in finding.message
+    assert finding.message.endswith("Left out, by reason: the trainer did not name it 16.")
 
 
 def test_reasons_count_steps_without_a_number_if_the_sentence_does(tmp_path: Path) -> None:

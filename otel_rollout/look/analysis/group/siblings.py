@@ -187,8 +187,11 @@ def _not_found(text: str, where: str) -> str:
     if text.endswith("/"):
         step = text.removeprefix(f"{VALIDATION}/").strip("/")
         listing = f"{step} --validation" if text.startswith(VALIDATION) else step
-        return f"{text} names a step, not a group: `otel-rollout groups --step {listing}` lists its groups."
+        return (
+            f"{text} names a step, not a group: `otel-rollout groups --step {listing}` with the same --from "
+            "lists its groups."
+        )
     return (
-        f"There is no group {text}{where}. `otel-rollout groups` lists the groups; those of a validation are "
-        f"called {VALIDATION}/…"
+        f"There is no group {text}{where}. `otel-rollout groups` with the same --from lists the groups; "
+        f"those of a validation are called {VALIDATION}/…"
     )

@@ -9,7 +9,7 @@ from otel_rollout.base.training_scores import UNUSED
 from otel_rollout.look.analysis.health.findings import Finding, unobserved
 from otel_rollout.look.analysis.health.rates import Fault, RateLimits, judged, of_several
 from otel_rollout.look.analysis.health.scope import Scope
-from otel_rollout.table.training import NO_REASON, PASSED_OVER
+from otel_rollout.table.training import FILTERED, NO_REASON, PASSED_OVER
 
 _NO_WORD: Final = "No score `trained` says which trajectories the loss uses."
 _SURPRISE: Final = 12.0
@@ -29,8 +29,7 @@ _FILTERED: Final = Fault(
     "None of {of} trajectories was left out for a reason, but for groups with one reward and the end of "
     "training.",
 )
-_SKIPPED_STEP: Final = "the trainer named none of the step"
-_IS_SILENT: Final = f"reason IN ('{NO_REASON}', '{PASSED_OVER}', '{_SKIPPED_STEP}')"
+_IS_SILENT: Final = f"reason IN ('{NO_REASON}', '{PASSED_OVER}')"
 _STALE: Final = RateLimits(rise=0.05, always=0.5, steady=0.2, surprise=_SURPRISE)
 _NO_LAG: Final = "No score `policy_lag` says how old the weights were when the trainer learned."
 _ALLOWED: Final = 2
@@ -56,20 +55,17 @@ def left_out(scope: Scope) -> Finding:
 
 
 def _reached(scope: Scope) -> str:
-    """Return SQL for the trajectories that reached the trainer, or should have, as in skipped steps.
+    """Return SQL for the trajectories that the trainer named, or passed over as the view says.
 
     The column ``has_one_reward`` says whether all siblings of a trajectory have the same reward.
     """
     return f"""
 SELECT
-  trace_id, step, group_path, trained,
-  CASE WHEN trained IS NULL AND reason IS NULL THEN '{_SKIPPED_STEP}' ELSE reason END AS reason,
+  trace_id, step, group_path, trained, reason,
   count(reward) OVER of_group > 1
     AND max(reward) OVER of_group = min(reward) OVER of_group AS has_one_reward
 FROM {scope.training}
-WHERE trained IS NOT NULL OR reason IS NOT NULL OR (
-  state = 'ok' AND step < (SELECT max(step) FROM {scope.training} WHERE trained IS NOT NULL)
-)
+WHERE trained IS NOT NULL OR {FILTERED}
 WINDOW of_group AS (PARTITION BY group_path)"""  # noqa: S608
 
 

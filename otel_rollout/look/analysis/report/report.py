@@ -12,7 +12,7 @@ from otel_rollout.look.analysis.report.engine_time import StepEngineTime, engine
 from otel_rollout.look.analysis.report.trainer import Trainer, trainers_of
 from otel_rollout.look.analysis.run_choice import Run, StepKey, by_step, operations_outside, rows_of
 from otel_rollout.look.pages.scale import finite
-from otel_rollout.table import filters
+from otel_rollout.table import filters, views
 from otel_rollout.table.query import Engine
 
 _Row = Mapping[str, Any]
@@ -227,13 +227,15 @@ def report_of(engine: Engine, run: Run, condition: str = "true") -> RunReport:
     def asked(sql: str, rows: str = kept) -> list[dict[str, Any]]:
         return engine.dicts(sql.replace("{rows}", _some(rows, condition)))
 
-    groups, errors, values = (by_step(asked(sql)) for sql in (_GROUPS, _ERRORS, _VALUES))
+    read = {"report_rows": _some(kept, condition)}
+    summed, grouped_rewards = (views.over(name, read) for name in ("report_steps", "report_groups"))
+    groups, errors, values = (by_step(asked(sql)) for sql in (grouped_rewards, _ERRORS, _VALUES))
     engine.keep(f"{kept}_tools", f"{_TOOLS} WHERE {run.condition} {_OF_TOOLS}")
     tools = by_step(asked("SELECT * FROM {rows} ORDER BY calls DESC, error_type", f"{kept}_tools"))
     trainers = trainers_of(engine, _some(kept, condition))
     engine_times = engine_times_of(engine, run, condition)
     steps = []
-    for row in asked(_STEPS):
+    for row in engine.dicts(f"{summed} ORDER BY validate, step NULLS LAST, step_text NULLS LAST"):
         key = filters.step_out_of(row)
         step = _step(key, row, groups[key][0] if groups[key] else {}, errors[key], tools[key], values[key])
         steps.append(replace(step, trainer=trainers.get(key), engine=engine_times.get(key)))
@@ -293,58 +295,6 @@ def _tools(rows: _Rows) -> list[Tool]:
     return sorted(found, key=lambda tool: (-tool.calls, tool.name or ""))
 
 
-_STEPS = """
-SELECT
-  step, step_text, validate, count(*) AS trajectories, count(*) FILTER (WHERE state = 'error') AS failed,
-  count(*) FILTER (WHERE state = 'running') AS running,
-  count(reward) AS reward_count,
-  count(*) FILTER (WHERE state <> 'running' AND has_no_reward) AS reward_missing,
-  count(*) FILTER (WHERE has_odd_reward) AS reward_odd,
-  avg(reward) AS reward_mean, stddev_samp(reward) AS reward_std, min(reward) AS reward_min,
-  percentile_cont(0.1) WITHIN GROUP (ORDER BY reward) AS reward_p10,
-  percentile_cont(0.5) WITHIN GROUP (ORDER BY reward) AS reward_p50,
-  percentile_cont(0.9) WITHIN GROUP (ORDER BY reward) AS reward_p90, max(reward) AS reward_max,
-  avg(turns) AS turns_mean, stddev_samp(turns) AS turns_std, max(turns) AS turns_max,
-  CAST(sum(tokens_in) AS BIGINT) AS tokens_in, CAST(sum(tokens_out) AS BIGINT) AS tokens_out,
-  CAST(sum(turns) AS BIGINT) AS replies, CAST(sum(replies_ended) AS BIGINT) AS replies_ended,
-  CAST(sum(truncated) AS BIGINT) AS replies_truncated,
-  CAST(sum(tool_calls) AS BIGINT) AS tool_calls, stddev_samp(tool_calls) AS tool_calls_std,
-  CASE WHEN sum(tool_calls) > 0 THEN CAST(sum(tool_errors) FILTER (WHERE tool_calls > 0) AS BIGINT) ELSE 0 END
-    AS tool_errors, CAST(sum(unparsed) AS BIGINT) AS parse_failures,
-  percentile_cont(0.5) WITHIN GROUP (ORDER BY seconds) AS seconds_p50,
-  percentile_cont(0.95) WITHIN GROUP (ORDER BY seconds) AS seconds_p95, max(seconds) AS seconds_max,
-  first_value(CASE WHEN seconds IS NOT NULL THEN path END ORDER BY seconds DESC NULLS LAST, path)
-    AS seconds_slowest,
-  avg(generate_seconds) FILTER (WHERE seconds IS NOT NULL) AS seconds_generate,
-  avg(tool_seconds) FILTER (WHERE seconds IS NOT NULL) AS seconds_tool,
-  avg(reward_seconds) FILTER (WHERE seconds IS NOT NULL) AS seconds_reward,
-  avg(waiting_seconds) AS seconds_waiting,
-  count(policy_lag) AS lag_count, avg(policy_lag) AS lag_mean, max(policy_lag) AS lag_max,
-  count(*) FILTER (WHERE has_several_policies) AS lag_mixed
-FROM {rows}
-GROUP BY validate, step, step_text
-ORDER BY validate, step NULLS LAST, step_text NULLS LAST
-"""
-_GROUPS = """
-SELECT
-  validate, step, step_text, count(*) AS groups, count(spread) AS compared,
-  count(*) FILTER (WHERE spread = 0) AS without_spread,
-  count(*) FILTER (WHERE rewards > 0) AS rewarded, sum(rewards) AS rewards, sum(excess * excess) AS squares
-FROM (
-  SELECT
-    *, total - rewards * sum(total) OVER (PARTITION BY validate, step, step_text)
-      / nullif(sum(rewards) OVER (PARTITION BY validate, step, step_text), 0) AS excess
-  FROM (
-    SELECT
-      validate, step, step_text, CASE WHEN count(reward) > 1 THEN max(reward) - min(reward) END AS spread,
-      count(reward) AS rewards, sum(reward) AS total
-    FROM {rows}
-    WHERE sample_index IS NOT NULL
-    GROUP BY validate, step, step_text, group_path
-  ) AS of_group
-) AS compared_group
-GROUP BY validate, step, step_text
-"""
 _VALUES = f"""
 SELECT validate, step, step_text, reward, count(*) AS number
 FROM {{rows}}

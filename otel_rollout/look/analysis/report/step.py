@@ -10,6 +10,7 @@ from otel_rollout.exporting.batching import grouped
 from otel_rollout.look.analysis.evidence import in_steps
 from otel_rollout.look.analysis.report.report import StepReport, report_of
 from otel_rollout.look.analysis.run_choice import Run, no_step, rows_of
+from otel_rollout.look.conversation.trajectories import IN_ORDER
 from otel_rollout.table import filters
 from otel_rollout.table.query import Engine
 
@@ -74,8 +75,7 @@ def step_of(engine: Engine, run: Run, step: filters.Step, validate: bool = False
         raise no_step(engine, run, f"{'validation ' if validate else ''}step {name}")
     rows = engine.dicts(
         f"SELECT * FROM {rows_of(engine, run)} WHERE {condition} "  # noqa: S608
-        "ORDER BY TRY_CAST(sample_index AS BIGINT), sample_index, group_path, rollout_n, trace_id "
-        f"LIMIT {_MAX_TRAJECTORIES}"
+        f"ORDER BY {IN_ORDER} LIMIT {_MAX_TRAJECTORIES}"
     )
     by_group = grouped(rows, lambda row: row["group_path"]).values()
     groups = sorted(map(_group, by_group), key=lambda group: -(group.spread or 0.0))

@@ -1,0 +1,2 @@
+-- The trajectories, with further columns.
+SELECT * FROM merged_rows

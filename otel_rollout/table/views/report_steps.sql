@@ -1,0 +1,30 @@
+-- What the trajectories of each step come to in a report. Of times, a trajectory counts that has ended.
+SELECT
+  step, step_text, validate, count(*) AS trajectories, count(*) FILTER (WHERE state = 'error') AS failed,
+  count(*) FILTER (WHERE state = 'running') AS running,
+  count(reward) AS reward_count,
+  count(*) FILTER (WHERE state <> 'running' AND has_no_reward) AS reward_missing,
+  count(*) FILTER (WHERE has_odd_reward) AS reward_odd,
+  avg(reward) AS reward_mean, stddev_samp(reward) AS reward_std, min(reward) AS reward_min,
+  percentile_cont(0.1) WITHIN GROUP (ORDER BY reward) AS reward_p10,
+  percentile_cont(0.5) WITHIN GROUP (ORDER BY reward) AS reward_p50,
+  percentile_cont(0.9) WITHIN GROUP (ORDER BY reward) AS reward_p90, max(reward) AS reward_max,
+  avg(turns) AS turns_mean, stddev_samp(turns) AS turns_std, max(turns) AS turns_max,
+  CAST(sum(tokens_in) AS BIGINT) AS tokens_in, CAST(sum(tokens_out) AS BIGINT) AS tokens_out,
+  CAST(sum(turns) AS BIGINT) AS replies, CAST(sum(replies_ended) AS BIGINT) AS replies_ended,
+  CAST(sum(truncated) AS BIGINT) AS replies_truncated,
+  CAST(sum(tool_calls) AS BIGINT) AS tool_calls, stddev_samp(tool_calls) AS tool_calls_std,
+  CASE WHEN sum(tool_calls) > 0 THEN CAST(sum(tool_errors) FILTER (WHERE tool_calls > 0) AS BIGINT) ELSE 0 END
+    AS tool_errors, CAST(sum(unparsed) AS BIGINT) AS parse_failures,
+  percentile_cont(0.5) WITHIN GROUP (ORDER BY seconds) AS seconds_p50,
+  percentile_cont(0.95) WITHIN GROUP (ORDER BY seconds) AS seconds_p95, max(seconds) AS seconds_max,
+  first_value(CASE WHEN seconds IS NOT NULL THEN path END ORDER BY seconds DESC NULLS LAST, path)
+    AS seconds_slowest,
+  avg(generate_seconds) FILTER (WHERE seconds IS NOT NULL) AS seconds_generate,
+  avg(tool_seconds) FILTER (WHERE seconds IS NOT NULL) AS seconds_tool,
+  avg(reward_seconds) FILTER (WHERE seconds IS NOT NULL) AS seconds_reward,
+  avg(waiting_seconds) AS seconds_waiting,
+  count(policy_lag) AS lag_count, avg(policy_lag) AS lag_mean, max(policy_lag) AS lag_max,
+  count(*) FILTER (WHERE has_several_policies) AS lag_mixed
+FROM report_rows
+GROUP BY validate, step, step_text
