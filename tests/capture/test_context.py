@@ -13,6 +13,7 @@ from opentelemetry import context as otel_context
 from opentelemetry.sdk.trace import TracerProvider
 
 from otel_rollout import rollout_trace_attr, rollout_trace_op, score
+from otel_rollout.record.propagation import carrier
 from otel_rollout.record.propagation.ray_incoming_calls import receiving
 from otel_rollout.record.propagation.ray_outgoing_calls import ARGUMENT
 
@@ -179,6 +180,50 @@ def test_trajectory_below_an_ended_operation_is_a_separate_trace(recorded):
     roots = roots_of(recorded())
     assert set(roots) == {"start", "later"}
     assert roots["later"].span.links[0].span_id == roots["start"].span.span_id
+
+
+@pytest.mark.parametrize("is_sdk", [False, True], ids=["our provider", "the application's"])
+def test_trajectories_inside_an_operation_outside_any_are_separate_traces(recorded, monkeypatch, is_sdk):
+    """A decorated training step is the root of none of its trajectories; each has a link to what it is in."""
+    if is_sdk:
+        provider = TracerProvider()
+        monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
+
+    @rollout_trace_op(name="part")
+    def part() -> None:
+        for number in range(2):
+            with rollout_trace_attr(step=1, rollout_n=number, name=f"rollout {number}"):
+                turn("x")
+        turn("y")
+
+    rollout_trace_op(name="train_step")(part)()
+    with rollout_trace_attr(step=1, name="after"):
+        turn("z")
+    spans = recorded()
+    assert set(roots_of(spans)) == {"train_step", "rollout 0", "rollout 1", "after"}
+    step, part_of = (next(s.span for s in spans if s.name == name) for name in ("train_step", "part"))
+    for name in ("rollout 0", "rollout 1"):
+        root = roots_of(spans)[name].span
+        assert [(link.trace_id, link.span_id) for link in root.links] == [(step.trace_id, part_of.span_id)]
+    turns = {s.output: s.span.parent_span_id for s in spans if s.name == "turn"}
+    assert turns["Y"] == part_of.span_id, "the context after a trajectory is that of the operation"
+    assert not roots_of(spans)["after"].span.links
+
+
+async def test_trajectories_of_actors_that_such_an_operation_calls_are_separate_traces(recorded):
+    """The call says that it is outside any trajectory; a call below another program's span does not know."""
+    engine = Engine()
+
+    @rollout_trace_op(name="train_step")
+    def carried() -> bytes:
+        return orjson.dumps(carrier.inject())
+
+    await receiving(engine.rollout)(1, **{ARGUMENT: carried()})
+    engine.worker.cancel()
+    spans = {s.name: s.span for s in recorded()}
+    assert not spans["job 1"].parent_span_id
+    assert [link.span_id for link in spans["job 1"].links] == [spans["train_step"].span_id]
+    assert spans["turn"].trace_id == spans["job 1"].trace_id != spans["train_step"].trace_id
 
 
 def test_trajectory_below_an_ended_application_span_is_a_separate_trace(recorded, monkeypatch):

@@ -17,7 +17,7 @@ from otel_rollout.base.finalizers import attach
 from otel_rollout.record.capture import remote_call
 from otel_rollout.record.capture.trajectory_attributes import are_of_two_trajectories
 from otel_rollout.record.recording.entered import EnteredTrajectory, running_task
-from otel_rollout.record.recording.identity import NO_IDENTITY, identity_in, with_identity
+from otel_rollout.record.recording.identity import NO_IDENTITY, OUTSIDE, identity_in, with_identity
 from otel_rollout.record.recording.provider import UnrecordedSpan
 from otel_rollout.record.recording.runtime_context import SPAN, TRAJECTORY
 
@@ -47,7 +47,8 @@ def span_of_another(trajectory: EnteredTrajectory, context: Context) -> Span | N
     """Return the current span if a trajectory that starts in the context does not belong to that span.
 
     The trajectory does not belong to the span if the span's trajectory, operation, request or call has ended,
-    or if another caller has started the span's trajectory. This process does not know whether a trajectory of
+    or if another caller has started the span's trajectory. Nor does it belong to an operation outside any
+    trajectory, which would be the root of its trace. This process does not know whether a trajectory of
     another process has ended. It knows whether the call from that process has ended.
     """
     around = trajectory_in(context)
@@ -55,6 +56,8 @@ def span_of_another(trajectory: EnteredTrajectory, context: Context) -> Span | N
         is_another = around.is_over or _is_of_another_caller(trajectory, around)
         return around.root or trace.INVALID_SPAN if is_another else None
     span = get_current_span(context)
+    if identity_in(context) is OUTSIDE:
+        return span
     if isinstance(span, NonRecordingSpan):
         return span if remote_call.has_ended(context) else None
     return None if span.is_recording() else span

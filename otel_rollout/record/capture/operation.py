@@ -18,7 +18,7 @@ from otel_rollout.record.capture.context import OPERATION, trajectory_in
 from otel_rollout.record.capture.encoding import ENCODERS, Encoder
 from otel_rollout.record.capture.signature import Binder, Parameters, make_binder
 from otel_rollout.record.recording.entered import EnteredTrajectory, present_context
-from otel_rollout.record.recording.identity import identity_in
+from otel_rollout.record.recording.identity import NO_IDENTITY, OUTSIDE, identity_in, with_identity
 from otel_rollout.record.recording.provider import UnrecordedSpan
 from otel_rollout.record.recording.runtime_context import SPAN, TRAJECTORY, span_above
 from otel_rollout.record.recording.span import RecordingSpan
@@ -203,13 +203,16 @@ def start_call(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, An
         trajectory = above.trajectory
         identity = above.identity
     else:
-        parent = span_above(outside)
-        started = span_io.start(active, operation.name, operation.options.kind, parent, outside)
+        parent, identity = span_above(outside), identity_in(outside)
+        if identity is NO_IDENTITY and not parent.get_span_context().is_valid:
+            identity = OUTSIDE
+        around = with_identity(identity, outside)
+        started = span_io.start(active, operation.name, operation.options.kind, parent, around)
         if started is None:
             return None
         if not started.is_recording():
             return SampledOutCall(started, outside)
-        span, trajectory, identity = started, _trajectory_rooted_at(parent, outside), identity_in(outside)
+        span, trajectory = started, _trajectory_rooted_at(parent, outside)
     try:
         settings = active.settings
         encode = ENCODERS[settings.capture_content]
@@ -225,7 +228,10 @@ def start_call(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, An
         if shows_text is None:
             shows_text = settings.token2text if identity.token2text is None else identity.token2text
         shows_text = shows_text and encode is not None and span_io.mark_for_text(active, span, receiver)
-        return RecordedCall(span, outside, active_method, trajectory, encode, limit, shows_text)
+        call = RecordedCall(span, outside, active_method, trajectory, encode, limit, shows_text)
+        if identity is OUTSIDE:
+            call.inside = with_identity(OUTSIDE, call.inside)
+        return call
     except BaseException:
         span.end()
         raise

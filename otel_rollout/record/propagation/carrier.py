@@ -23,7 +23,7 @@ from otel_rollout.base import semconv
 from otel_rollout.base.errors import fault, logger
 from otel_rollout.otlp import writer
 from otel_rollout.record.recording.entered import present_context
-from otel_rollout.record.recording.identity import NO_IDENTITY, Identity, identity_in, with_identity
+from otel_rollout.record.recording.identity import NO_IDENTITY, OUTSIDE, Identity, identity_in, with_identity
 from otel_rollout.record.recording.runtime_context import span_above
 from otel_rollout.record.recording.sampling import chosen_in, with_chosen
 
@@ -65,7 +65,7 @@ def inject() -> dict[str, str] | None:
         _propagator.inject(carrier, trace.set_span_in_context(span, context))
         if span.get_span_context().trace_flags.sampled:
             identity = identity_in(context)
-            if identity.attributes:
+            if identity is not NO_IDENTITY:
                 carrier[IDENTITY_KEY] = _to_json(identity)
         chosen = chosen_in(context)
         if chosen is not None:
@@ -142,4 +142,6 @@ def _from_json(encoded: str) -> Identity:
     if len(encoded) > MAX_IDENTITY_BYTES:  # not written by this module
         return NO_IDENTITY
     attributes = orjson.loads(encoded)
-    return Identity(attributes) if isinstance(attributes, dict) else NO_IDENTITY
+    if not isinstance(attributes, dict):
+        return NO_IDENTITY
+    return Identity(attributes) if attributes else OUTSIDE

@@ -71,6 +71,9 @@ def _attribute(key: str, value: writer.AttributeInput) -> bytes:
 
 
 NO_IDENTITY: Final = Identity({})
+OUTSIDE: Final = Identity({})
+"""Identity of operations that are known to be outside any trajectory. A span of another program may be inside
+one, and has NO_IDENTITY."""
 
 
 def identity_in(context: otel_context.Context | None) -> Identity:
