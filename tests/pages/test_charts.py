@@ -50,7 +50,7 @@ def test_line_on_which_another_lies_is_seen_in_its_gaps() -> None:
     most = [*low[:3], Point(3, 1)]
     series = [Series(name, points) for name, points in (("a", low), ("b", high), ("c", most), ("d", low))]
     lines = _parsed(line_chart("shares", series)).iter("polyline")
-    assert [line.attrib.get("stroke-dasharray") for line in lines] == [None, None, "6 6", "4 8"]
+    assert [line.attrib.get("stroke-dasharray") for line in lines] == [None, None, "4 8", "3 9"]
 
 
 def test_point_shows_its_title_and_leads_to_its_page() -> None:
