@@ -133,7 +133,7 @@ def test_words_stay_whole_in_a_narrow_window(browser: Chrome, tmp_path: Path) ->
         cell = browser.find_element(By.CSS_SELECTOR, "td:has(.named)")
         assert badge.rect["x"] + badge.rect["width"] <= cell.rect["x"] + cell.rect["width"]
         browser.get(f"{server.address}/timeline?step=1&refresh=off")
-        assert browser.find_element(By.CSS_SELECTOR, ".lanes text").rect["height"] > 12
+        assert browser.find_element(By.CSS_SELECTOR, ".lanes text").rect["height"] > 11
         page, coloured = edges(browser.find_element(By.CSS_SELECTOR, ".lanes"))
         assert page != coloured  # the drawing goes on
 
