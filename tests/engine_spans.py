@@ -91,7 +91,7 @@ def trajectory(
                 length - SECOND // 2, _of_vllm(call), identity,
             )  # fmt: skip
         begin += length
-    root = {semconv.SPAN_KIND: semconv.KIND_AGENT, semconv.SCORE_PREFIX + "reward": 0.5}
+    root = {semconv.SPAN_KIND: semconv.KIND_AGENT}
     end = begin + SECOND - start
     return lines + _recorded("", "agent_loop", trace, number + 1, 0, start, end, root, identity)
 

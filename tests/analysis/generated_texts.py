@@ -35,9 +35,9 @@ def reasoning(draw: random.Random, sentences: int) -> str:
     )
 
 
-def call(draw: random.Random, tool: str, is_broken: bool) -> str:
+def call(tool: str, arguments: dict[str, Any], is_broken: bool) -> str:
     """Return a tool call in the format of Hermes, as the model writes it."""
-    text = orjson.dumps({"name": tool, "arguments": arguments(draw, tool)}).decode()
+    text = orjson.dumps({"name": tool, "arguments": arguments}).decode()
     return f"<tool_call>\n{text[: len(text) - 9] if is_broken else text}\n</tool_call>"
 
 

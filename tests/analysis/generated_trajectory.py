@@ -116,9 +116,11 @@ class Trajectory:
         for _ in range(0 if is_short and text.random() < 0.8 else text.choice((1, 1, 2, 2, 3, 4))):
             tool = text.choice(texts.TOOLS)
             is_broken = text.random() < 0.01 or self._hits("tool_calls_unparsable", text)
-            asked = texts.call(text, tool, is_broken)
+            arguments = texts.arguments(text, tool)
+            asked = texts.call(tool, arguments, is_broken)
             thought = "" if is_short else texts.reasoning(text, text.randrange(2, 7)) + "\n"
-            turn = _Turn(thought + asked, None if is_broken else tool, texts.arguments(text, tool))
+            texts.arguments(text, tool)  # the figures of the documentation depend on how often this draws
+            turn = _Turn(thought + asked, None if is_broken else tool, arguments)
             turn.error = self._tool_error(tool)
             turn.result = f"Error: {turn.error}" if turn.error else texts.result(text, tool)
             turns.append(turn)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -29,6 +31,13 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("page") / "rollouts"
     write_table(place)
     return place
+
+
+def test_first_command_of_the_page_writes_a_table_and_says_nothing(tmp_path: Path) -> None:
+    """The page announces no output, so a reader would take a warning for a fault."""
+    command = [sys.executable, "-m", "tests.engine_spans", str(tmp_path / "engines")]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert (ran.stdout, ran.stderr) == ("", "")
 
 
 @pytest.mark.parametrize(("command", "shown"), EXAMPLES, ids=[command.split()[0] for command, _ in EXAMPLES])

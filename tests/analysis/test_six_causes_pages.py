@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from otel_rollout.cli import app
-from tests.analysis.generated_run import main
+from tests.analysis.generated_run import Shape, main, rows
 
 DOCS = Path(__file__).parents[2] / "docs"
 LOOK = (DOCS / "look.md").read_text(encoding="utf-8")
@@ -40,6 +40,16 @@ def test_table_of_causes_names_each_unhealthy_check(table: str) -> None:
     checks = json.loads(printed("health", "--json", "--from", table))["checks"]
     unhealthy = {check["name"] for check in checks if check["status"] == "unhealthy"}
     assert set(re.findall(r"`(\w+_\w+)`", causes)) == unhealthy
+
+
+def test_tools_get_the_arguments_that_the_model_wrote() -> None:
+    """Who reads a trajectory of the generated run finds the planted faults, and no other."""
+    asked = ""
+    for row in rows(Shape(trajectories=64, steps=2)):
+        if row.get("kind") == "LLM":
+            asked = json.loads(row["output"])["choices"][0]["message"]["content"]
+        elif row.get("kind") == "TOOL":
+            assert row["input"] in asked
 
 
 def test_changes_are_printed_as_why_shows_them(table: str) -> None:

@@ -16,6 +16,7 @@ from tests.analysis.generated_run import main
 
 PAGE = (Path(__file__).parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
 GENERATED = re.search(r"python -m tests\.analysis\.generated_run (?P<words>.*?)\n```", PAGE, re.S)
+BROKEN = PAGE.partition("### Turns that the next prompt does not repeat")[2]
 EXAMPLES = re.findall(r"```\n\$ otel-rollout (.*?)\n(.*?)\n```", PAGE, re.S)
 
 
@@ -29,6 +30,16 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the table that the first command about broken prefixes has written."""
+    (words,) = re.findall(r"^python -m tests\.analysis\.generated_run (.*)$", BROKEN, re.M)
+    name, *options = shlex.split(words)
+    place = tmp_path_factory.mktemp("broken") / name
+    main([str(place), *options])
+    return place
+
+
 @pytest.mark.parametrize(("command", "shown"), EXAMPLES, ids=[command.split()[0] for command, _ in EXAMPLES])
 def test_output_is_the_pages(
     command: str, shown: str, directory: Path, monkeypatch: pytest.MonkeyPatch
@@ -38,6 +49,22 @@ def test_output_is_the_pages(
     ran = CliRunner().invoke(app, shlex.split(command), env={"COLUMNS": "100"})
     printed = [line.rstrip() for line in ran.output.replace("┃ path", "│ path").splitlines()]
     assert [line for line in shown.splitlines() if line not in printed] == []
+
+
+@pytest.mark.parametrize(
+    ("command", "printed"),
+    [
+        ("list", "│ retokenized │"),
+        ("show", "! tokens 40–41 of the previous context were re-encoded; now 1 token"),
+        ("query", "│ retokenized │"),
+        ("health", "✗  answers_retokenized"),
+    ],
+)
+def test_commands_of_broken_prefixes_find_some(command: str, printed: str, broken: Path) -> None:
+    """The page makes the recording that they ask."""
+    (words,) = re.findall(rf"^otel-rollout ({command} .*?)(?: +# .*)?$", BROKEN, re.M)
+    ran = CliRunner().invoke(app, shlex.split(words), env={"OTEL_ROLLOUT_DELTA_URI": str(broken)})
+    assert printed in ran.output
 
 
 def test_page_names_every_column_and_score() -> None:

@@ -3,11 +3,24 @@
 import re
 from pathlib import Path
 
+from otel_rollout.otlp.messages import request_of
 from tests.spool_reader import tree
 
 PAGE = Path(__file__).parents[2] / "docs" / "recording.md"
 CALLS = PAGE.read_text().partition("\n## Values\n")[0]
 EXAMPLES = re.findall(r"```python\n(.*?)```", CALLS, re.DOTALL)
+
+
+def test_page_names_the_arguments_that_are_read_as_a_conversation():
+    """An operation whose argument has another name is shown as one text."""
+    (named,) = re.findall(r"\*\*The conversation\*\* of .*? arguments (.*?)that has", CALLS, re.DOTALL)
+    names = re.findall(r"`(\w+)`", named)
+    asked = {name: [{"role": "user", "content": name}] for name in reversed(names)}
+    for name in names:
+        assert [message.text for message in request_of(asked).messages] == [name]
+        del asked[name]
+    (shown,) = request_of({"history": [{"role": "user", "content": "Why?"}]}).messages
+    assert shown.role == "input"
 
 
 def test_examples_record_what_the_page_says(recorded):

@@ -292,7 +292,6 @@ SCRATCH: dict[str, Scratch] = {
     "docs/training.md": Scratch(
         table="demo",
         stands_in=("pip",),
-        replaced={"show 3/7/0": "show 1/29/1"},
         prelude="import otel_rollout\nfrom otel_rollout import rollout_trace_op\n"
         "class mask:\n    @staticmethod\n    def any(axis): return [True, False]\n"
         "advantages = [0.5, -0.5]\nlags = differences = [1, 2]\nrows = [3, 3]\nindices = [0, 1]\n"

@@ -44,6 +44,15 @@ def test_line_has_a_gap_where_a_value_is_missing() -> None:
     assert _lines(line_chart("reward", [Series("mean", points)])) == [2, 3, 2, 2]
 
 
+def test_line_on_which_another_lies_is_seen_in_its_gaps() -> None:
+    """The first of the lines that are mostly equal is drawn through; the others have ever longer gaps."""
+    low, high = ([Point(step, step + more) for step in range(4)] for more in (0, 5))
+    most = [*low[:3], Point(3, 1)]
+    series = [Series(name, points) for name, points in (("a", low), ("b", high), ("c", most), ("d", low))]
+    lines = _parsed(line_chart("shares", series)).iter("polyline")
+    assert [line.attrib.get("stroke-dasharray") for line in lines] == [None, None, "4 8", "3 9"]
+
+
 def test_point_shows_its_title_and_leads_to_its_page() -> None:
     """A point has a title and, if it has an address, a link."""
     points = [Point(1, 0.5, link="/step/1?a=1&b=2"), Point(2, 0.25)]

@@ -320,6 +320,26 @@ def test_error_repeats_nothing_that_the_result_says(text: str, said: str) -> Non
     assert formatting.error(failed) == said
 
 
+@pytest.mark.parametrize(
+    ("left", "right", "said", "marked"),
+    [
+        ("17 * 24", "17 * 24 / 0", "8 of it (its end and “/”)", (None, "/")),
+        ("17 * 24", "17 + 24", "4 of it (“*” and “+”)", ("*", "+")),
+        ("is 24 now", "is 240 now", "6 of it (“24” and “240”)", ("24", "240")),
+        ("is 24", "is 240", "6 of it (“24” and “240”)", ("24", "240")),
+        ("so it\nis", "so it was", "6 of it (“is” and “was”)", ("is", "was")),
+    ],
+)
+def test_comparison_marks_the_first_word_that_differs(
+    left: str, right: str, said: str, marked: tuple[str | None, str | None]
+) -> None:
+    """A word that both sides have whole is not marked; a side that has ended there has no mark."""
+    found = compare(*(shown([line(2, "How?", text)]) for text in (left, right)))
+    assert formatting.divergence(found) == f"They part at turn 2 (assistant), character {said}."
+    parts = [found.changed(turn) for turn in found.rows[0] if turn]
+    assert tuple(each and each[1] for each in parts) == marked
+
+
 def test_comparison_of_equal_turns_names_scores_that_differ() -> None:
     """Siblings with the same text and other scores are not called the same; terminal and page agree."""
 
@@ -512,8 +532,23 @@ def test_trajectory_without_model_calls_shows_the_roots_input_and_output() -> No
     root = line(ROOT, {"question": "Six?"}, "Seven.", parent=0, name="rollout_trace", kind="AGENT")
     assert messages_of(conversation_of(spans_of(root)).turns) == [
         ("input", '{"question":"Six?"}'),
-        ("assistant", "Seven."),
+        ("output", "Seven."),
     ]
+
+
+def test_result_of_a_trajectory_without_model_calls_is_not_said_by_the_model() -> None:
+    """It follows the other turns, unless one of these has it, like the input. Messages keep their roles."""
+
+    def turns(result: Any) -> list[tuple[str, str]]:
+        root = line(ROOT, {"query": "wool"}, result, parent=0, name="rollout_trace", kind="AGENT", end=900)
+        tool = line(2, {"query": "wool"}, ["wool 0", "wool 1"], name="search", kind="TOOL")
+        return messages_of(conversation_of([*spans_of(root), *spans_of(tool)]).turns)
+
+    tool = ("tool", '["wool 0","wool 1"]')
+    assert turns(["wool 0", "wool 1"]) == [tool]
+    assert turns({"text": "Two."}) == [tool, ("output", "Two.")]
+    assert turns(["wool 0"]) == [tool, ("output", '["wool 0"]')]
+    assert turns([assistant("Two.")]) == [tool, ("assistant", "Two.")]
 
 
 def test_page_has_the_traceback_of_the_trajectorys_own_error() -> None:

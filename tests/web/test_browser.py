@@ -123,7 +123,7 @@ def test_page_of_a_live_run_loads_itself_again(browser: Chrome, tmp_path: Path) 
 
 
 def test_words_stay_whole_in_a_narrow_window(browser: Chrome, tmp_path: Path) -> None:
-    """A long name of a run gives way to the badge beside it, and names of lanes can be read."""
+    """A run's long name gives way to the badge beside it; a drawing of lanes that can be read scrolls."""
     rows = [row | {"experiment": "grpo-" * 20} for row in run_rows(start_ns=time.time_ns())]
     written(tmp_path / "table", rows)
     browser.set_window_size(800, 1000)
@@ -133,7 +133,9 @@ def test_words_stay_whole_in_a_narrow_window(browser: Chrome, tmp_path: Path) ->
         cell = browser.find_element(By.CSS_SELECTOR, "td:has(.named)")
         assert badge.rect["x"] + badge.rect["width"] <= cell.rect["x"] + cell.rect["width"]
         browser.get(f"{server.address}/timeline?step=1&refresh=off")
-        assert browser.find_element(By.CSS_SELECTOR, ".lanes text").rect["height"] > 9
+        assert browser.find_element(By.CSS_SELECTOR, ".lanes text").rect["height"] > 11
+        page, coloured = edges(browser.find_element(By.CSS_SELECTOR, ".lanes"))
+        assert page != coloured  # the drawing goes on
 
 
 def test_edge_behind_which_a_table_goes_on_is_coloured(browser: Chrome, tmp_path: Path) -> None:

@@ -24,12 +24,14 @@ class Divergence:
         token: index of the first generated token that differs in that turn; None if no token ids were
             recorded, or if all token ids are equal.
         token_ids: the token's id in each conversation; None for a reply that ends before the token.
+        word: index of the first word that differs in the texts of the turns.
     """
 
     turn: int
     characters: int = 0
     token: int | None = None
     token_ids: tuple[int | None, ...] = ()
+    word: int = 0
 
 
 @dataclass(frozen=True)
@@ -52,10 +54,9 @@ class Comparison:
         return list(zip_longest(self.left.turns[start:], self.right.turns[start:]))
 
     def changed(self, turn: Turn) -> tuple[str, str, str] | None:
-        """Split a turn's text into the shared words, the word that differs and the rest."""
-        if self.divergence is None or self.divergence.characters >= len(turn.text):
-            return None
-        return at_word(turn.text, self.divergence.characters)
+        """Split a turn's text into the shared words, the word that differs and the rest; None at its end."""
+        found = self.divergence
+        return at_word(turn.text, found.word) if found and found.word < len(turn.text) else None
 
 
 def compare(left: Conversation, right: Conversation) -> Comparison:
@@ -94,22 +95,30 @@ def divergence_of(index: int, turns: Sequence[Turn | None]) -> Divergence:
     present = [turn for turn in turns if turn is not None]
     if len(present) < 2:
         return Divergence(index)
-    first, *others = present
-    characters = min(common_length(first.text, other.text) for other in others)
+    characters, word = parting_of([turn.text for turn in present])
     ids = [turn.token_ids for turn in present]
     if not all(ids) or all(each == ids[0] for each in ids):
-        return Divergence(index, characters)
+        return Divergence(index, characters, word=word)
     token = min(common_length(ids[0], each) for each in ids[1:])
-    return Divergence(index, characters, token, tuple(_at(each, token) for each in ids))
+    return Divergence(index, characters, token, tuple(_at(each, token) for each in ids), word)
 
 
-def at_word(text: str, characters: int) -> tuple[str, str, str]:
-    """Split a text into the words before a character's index, the word at the index, and the rest."""
-    start = characters
-    while start > 0 and not text[start - 1].isspace():
-        start -= 1
+def parting_of(texts: Sequence[str]) -> tuple[int, int]:
+    """Return the length of the prefix that texts share, and the index of the first word that differs.
+
+    The word begins in the prefix if a text goes on inside it. If it ends in each text, the next one differs.
+    """
+    start = characters = min(common_length(texts[0], other) for other in texts[1:])
+    if any(text[characters : characters + 1].strip() for text in texts):
+        while start > 0 and not texts[0][start - 1].isspace():
+            start -= 1
+    return characters, start
+
+
+def at_word(text: str, start: int) -> tuple[str, str, str]:
+    """Split a text into the part before an index, the word that begins there or follows, and the rest."""
     word = _WORD.search(text, start)
-    end = word.end() if word else len(text)
+    start, end = word.span() if word else (start, len(text))
     return text[:start], text[start:end], text[end:]
 
 

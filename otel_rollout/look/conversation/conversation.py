@@ -26,8 +26,8 @@ from otel_rollout.look.conversation.turn import (
     engine_time_of,
     evaluation_turn,
     failure_turn,
-    root_turns,
     tool_turn,
+    with_root_turns,
 )
 from otel_rollout.otlp import evaluations, messages
 from otel_rollout.otlp.messages import Message, Request, Shared
@@ -90,7 +90,7 @@ def conversation_of(recorded: RecordedTrajectory, is_passed_over: bool = False) 
         builder.add(span)
     turns = builder.turns
     if not any(turn.is_model_call for turn in turns) and root is not None:
-        turns = [*root_turns(root), *turns]
+        turns = with_root_turns(root, turns)
     return Conversation(
         recorded.summary,
         turns,

@@ -42,7 +42,7 @@ def beginning(comparison: Comparison, turns: int, characters: int) -> Comparison
     found = comparison.divergence
     if found is None:
         return comparison
-    skipped = max(0, found.characters - _BEFORE)
+    skipped = max(0, found.word - _BEFORE)
     end = found.turn + turns
 
     def shown(all_turns: Sequence[Turn]) -> list[Turn]:
@@ -55,7 +55,7 @@ def beginning(comparison: Comparison, turns: int, characters: int) -> Comparison
     return Comparison(
         replace(comparison.left, turns=shown(comparison.left.turns)),
         replace(comparison.right, turns=shown(comparison.right.turns)),
-        replace(found, characters=found.characters - skipped + (len(CUT) if skipped else 0)),
+        replace(found, word=found.word - skipped + (len(CUT) if skipped else 0)),
     )
 
 

@@ -19,6 +19,8 @@ from otel_rollout.otlp.messages import Call, as_text, ids_in
 
 _MAX_WORD: Final = 30
 """Maximum characters shown of a word in which two conversations differ."""
+_END: Final = "its end"
+"""What a sentence says in place of a word or token of a reply that ends before it."""
 _NAMED: Final = 10
 """Maximum number of shown steps that are no numbers."""
 _MAX_NUMBERS: Final = 8
@@ -240,15 +242,18 @@ def divergence(comparison: Comparison) -> str:
     if (left.role, left.name) != (right.role, right.name):
         return f"They part at turn {number}: here the {role(left)}, there the {role(right)}."
     turn = f"turn {number} ({role(left)})"
-    changed = [parts[1] for one in (left, right) if (parts := comparison.changed(one))]
-    words = " and ".join(f"“{word[:_MAX_WORD]}{'…' if len(word) > _MAX_WORD else ''}”" for word in changed)
-    quoted = f" ({words})" if words else ""
+    words = [_quoted_word(parts[1]) if (parts := comparison.changed(one)) else _END for one in (left, right)]
+    quoted = f" ({' and '.join(words)})" if words != [_END, _END] else ""
     if found.token is not None:
-        ids = " and ".join("its end" if id_ is None else str(id_) for id_ in found.token_ids)
+        ids = " and ".join(_END if id_ is None else str(id_) for id_ in found.token_ids)
         return f"They part at {turn}, token {found.token + 1} of it: {ids}{quoted}."
     if left.text != right.text:
         return f"They part at {turn}, character {found.characters + 1} of it{quoted}."
     return f"They part at {turn}: the same words, other {_what_differs(left, right)}."
+
+
+def _quoted_word(word: str) -> str:
+    return f"“{word[:_MAX_WORD]}{'…' if len(word) > _MAX_WORD else ''}”"
 
 
 def _what_differs(one: Turn, other: Turn) -> str:

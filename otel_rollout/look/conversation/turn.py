@@ -17,6 +17,8 @@ from otel_rollout.table.schema import has_time
 MODEL: Final = "assistant"
 TOOL: Final = "tool"
 EVALUATOR: Final = "evaluator"
+OUTPUT: Final = "output"
+"""Role of what a trajectory without model calls returned."""
 FAILURE: Final = "failure"
 """Role of an operation that is neither model call nor tool nor evaluator, and failed."""
 
@@ -190,12 +192,19 @@ def failure_turn(span: Span) -> Turn:
     )
 
 
-def root_turns(root: Span) -> list[Turn]:
-    """Return a root span's input and output as turns."""
-    input_ = messages.value_of(root, semconv.INPUT_VALUE)
-    output = messages.value_of(root, semconv.OUTPUT_VALUE)
-    found = [*messages.request_of(input_).messages, *messages.messages_in(output, MODEL)]
-    return [Turn(message.role, message.text, calls=message.calls) for message in found]
+def with_root_turns(root: Span, turns: Sequence[Turn]) -> list[Turn]:
+    """Return the turns of a trajectory without model calls, between its root's input and output.
+
+    An input or output that one of the turns shows is left out. The messages of an output keep their roles.
+    """
+    input_, output = (messages.value_of(root, name) for name in (semconv.INPUT_VALUE, semconv.OUTPUT_VALUE))
+    asked = () if input_ in [turn.arguments for turn in turns] else messages.request_of(input_).messages
+    given = list(messages.messages_in(output, OUTPUT))
+    if {message.role for message in given} == {OUTPUT}:
+        text = _result_text(output)
+        given = [] if text in [turn.text for turn in turns] else [messages.Message(OUTPUT, text)]
+    said = [Turn(each.role, each.text, calls=each.calls) for each in (*asked, *given)]
+    return [*said[: len(asked)], *turns, *said[len(asked) :]]
 
 
 def engine_time_of(spans: Sequence[Span], requests: Mapping[str, EngineRequest]) -> EngineTime | None:

@@ -182,8 +182,10 @@ def _line(series: Series, points: Sequence[Point], x: Scale, y: Scale, axes: Axe
         for point, place in zip(kept, places, strict=True)
         if place is not None and point.y is not None
     ]
-    bands = list(_bands(kept, x, y))
-    return {"colour": series.colour, "bands": bands, "parts": list(_parts(places)), "points": titled}
+    return {
+        "colour": series.colour, "bands": list(_bands(kept, x, y)), "parts": list(_parts(places)),
+        "points": titled, "places": set(places),
+    }  # fmt: skip
 
 
 def _bands(points: Sequence[Point], x: Scale, y: Scale) -> Iterator[str]:

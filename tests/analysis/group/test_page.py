@@ -134,6 +134,14 @@ def test_leaves_and_pairs_have_links_under_a_server() -> None:
     }
 
 
+def test_equal_rewards_have_no_best_sibling() -> None:
+    """Without a difference nothing is compared with the best, which a sibling with its reward also is."""
+    equal = group(sibling(0, said("a"), 0.0), sibling(1, said("b"), 0.0), sibling(2, said("c")))
+    best = group(sibling(0, said("a"), 1.0), sibling(1, said("b"), 1.0), sibling(2, said("c"), 0.0))
+    pages = [page_of_group(tree_of(found), Served()) for found in (equal, best)]
+    assert [page.count("compare with the best") for page in pages] == [0, 2]
+
+
 def test_large_group_has_a_page_of_bounded_size() -> None:
     """Long conversations, long texts and a deep tree are cut; each turn that is cut says so."""
     text = "word " * 20_000

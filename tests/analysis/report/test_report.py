@@ -235,4 +235,4 @@ def test_code_in_a_finding_is_code_on_the_run_page(tmp_path: Path) -> None:
     finding = Finding("unhealthy", "The tool `a<b>` fails & more.")
     report = report_of(engine, run_of(engine))
     page = page_of_report(report, health=Health(report.run, 1, (finding,)))
-    assert "The tool <code>a&lt;b&gt;</code> fails &amp; more." in page
+    assert "The tool <code>a&lt;b&gt;</code> fails &amp; more. <code>otel-rollout health</code></p>" in page

@@ -34,7 +34,7 @@ def test_page_draws_each_trajectory(tmp_path):
     rows += trajectory(11, 0, 30, call("TOOL", 0, 30, "browser"), status="error")
     found = timed(tmp_path, *rows)
     page = page_of_timeline(found)
-    assert "The slowest of 12 held the step for 20.00 s: 20.00 s in tool `browser`." in page
+    assert "The slowest of 12 held the step for 20.00 s: 20.00 s in tool <code>browser</code>." in page
     lanes = lanes_in(page)
     assert ["".join(lane.find("text").itertext()) for lane in lanes][:2] == ["12/1/3", "12/1/2"]
     assert [[path.get("class") for path in lane.iter("path")] for lane in lanes[:2]] == [
@@ -43,6 +43,7 @@ def test_page_draws_each_trajectory(tmp_path):
     ]
     assert lanes[0].find("path").get("d") == "M0 1h1000v9h-1000z"
     assert lanes[0].find("text").get("class").split() == ["held", "failed"]
+    assert "Shaded: all but those in bold have ended. Red: failed." in page
     window = drawings(page)[1].find("rect")
     assert (window.get("x"), window.get("width")) == ("333.33", "666.67")
     assert "<a " not in page

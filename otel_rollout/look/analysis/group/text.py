@@ -10,8 +10,7 @@ from otel_rollout.base.printable import in_one_line
 from otel_rollout.look.analysis.group.siblings import Sibling
 from otel_rollout.look.analysis.group.tree import Branch, GroupTree
 from otel_rollout.look.conversation import excerpt, formatting
-from otel_rollout.look.conversation.comparison import at_word
-from otel_rollout.look.conversation.conversation import common_length
+from otel_rollout.look.conversation.comparison import at_word, parting_of
 from otel_rollout.look.conversation.summary import reward_of
 from otel_rollout.look.conversation.turn import Turn
 
@@ -154,9 +153,9 @@ def state(sibling: Sibling) -> str:
 
 
 def best_of(tree: GroupTree) -> Sibling | None:
-    """Return the first sibling with the highest reward; None if no two siblings have rewards."""
+    """Return the first sibling with the highest reward; None if no two siblings differ in reward."""
     rated = [(reward, each) for each in tree.group.found if (reward := reward_of(each.summary)) is not None]
-    return max(rated, key=lambda pair: pair[0])[1] if len(rated) > 1 else None
+    return max(rated, key=lambda pair: pair[0])[1] if len(dict(rated)) > 1 else None
 
 
 def width(tree: GroupTree, branch: Branch) -> int | None:
@@ -219,14 +218,12 @@ def lines_of(branch: Branch, parted_at: int | None, limit: int, length: int) -> 
 
 
 def parted_at(branch: Branch) -> int | None:
-    """Return the index in a line from which the parts of a branch differ; None if no line shows that."""
+    """Return the index in a line of the first word that differs; None if no line shows that."""
     first = [part.turns[0] for part in branch.parts if part.turns]
     if len(first) < 2 or len({(turn.role, turn.name) for turn in first}) > 1:
         return None
-    text, *others = [excerpt.line_of(turn) for turn in first]
-    if all(other == text for other in others):
-        return None
-    return min(common_length(text, other) for other in others)
+    lines = [excerpt.line_of(turn) for turn in first]
+    return parting_of(lines)[1] if len(set(lines)) > 1 else None
 
 
 def _line(number: int, turn: Turn, at: int | None, length: int) -> TurnLine:
