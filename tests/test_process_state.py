@@ -51,6 +51,7 @@ EXCEPTIONS = {
     "otel_rollout/table/views.py:order": "a cache of constants: the names of all views",
     "otel_rollout/table/views.py:sql_of": "a cache of constants: the text of each view",
     "otel_rollout/record/recording/identity.py:NO_IDENTITY": "a constant that remembers its encoded form",
+    "otel_rollout/record/recording/identity.py:OUTSIDE": "a constant that remembers its encoded form",
     "otel_rollout/look/pages/rendering.py:_environment": "templates of the package, read once",
 }
 """Module and name of what changes during a program beside the rooms' states, and why."""

@@ -18,7 +18,7 @@ from otel_rollout.record.capture.context import OPERATION, trajectory_in
 from otel_rollout.record.capture.encoding import ENCODERS, Encoder
 from otel_rollout.record.capture.signature import Binder, Parameters, make_binder
 from otel_rollout.record.recording.entered import EnteredTrajectory, present_context
-from otel_rollout.record.recording.identity import NO_IDENTITY, OUTSIDE, identity_in, with_identity
+from otel_rollout.record.recording.identity import NO_IDENTITY, OUTSIDE, Identity, identity_in, with_identity
 from otel_rollout.record.recording.provider import UnrecordedSpan
 from otel_rollout.record.recording.runtime_context import SPAN, TRAJECTORY, span_above
 from otel_rollout.record.recording.span import RecordingSpan
@@ -200,19 +200,14 @@ def start_call(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, An
         span: Span = active.tracer.start_below(
             above, operation.encoded_name, {semconv.SPAN_KIND: operation.encoded_kind}
         )
-        trajectory = above.trajectory
-        identity = above.identity
+        trajectory, identity = above.trajectory, above.identity
     else:
-        parent, identity = span_above(outside), identity_in(outside)
-        if identity is NO_IDENTITY and not parent.get_span_context().is_valid:
-            identity = OUTSIDE
-        around = with_identity(identity, outside)
-        started = span_io.start(active, operation.name, operation.options.kind, parent, around)
+        started, trajectory, identity = _start_below_another(active, operation, outside)
         if started is None:
             return None
         if not started.is_recording():
             return SampledOutCall(started, outside)
-        span, trajectory = started, _trajectory_rooted_at(parent, outside)
+        span = started
     try:
         settings = active.settings
         encode = ENCODERS[settings.capture_content]
@@ -237,9 +232,18 @@ def start_call(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, An
         raise
 
 
-def _trajectory_rooted_at(parent: Span, context: Context) -> EnteredTrajectory | None:
-    trajectory = trajectory_in(context)
-    return trajectory if trajectory is not None and parent is trajectory.root else None
+def _start_below_another(
+    active: runtime.Runtime, operation: Operation, outside: Context
+) -> tuple[Span | None, EnteredTrajectory | None, Identity]:
+    """Start a span below no span of our provider; return the trajectory that it is directly below, too."""
+    parent, identity = span_above(outside), identity_in(outside)
+    if identity is NO_IDENTITY and not parent.get_span_context().is_valid:
+        identity = OUTSIDE
+    around = with_identity(identity, outside)
+    started = span_io.start(active, operation.name, operation.options.kind, parent, around)
+    trajectory = trajectory_in(outside)
+    is_below = trajectory is not None and parent is trajectory.root
+    return started, trajectory if is_below else None, identity
 
 
 def _is_super_call(above: Any, operation: Operation, receiver: Any) -> bool:
