@@ -286,6 +286,29 @@ def test_list_with_an_unknown_tool_names_those_that_there_are(table: Path) -> No
     assert printed.startswith("no trajectory is like that\n")
 
 
+@pytest.mark.parametrize("option", ["--sort", "--columns", "--where"])
+def test_a_part_of_a_columns_name_is_answered_with_the_column(table: Path, option: str) -> None:
+    """Each option names the column that was meant, as of other misspellings."""
+    said = {"--sort": "-spread", "--columns": "spread", "--where": "spread > 0"}[option]
+    printed = run("groups", "--from", table, f"{option}={said}", code=2).output
+    assert "There is no column 'spread'. Did you mean 'reward_spread'? Columns: " in printed
+
+
+def test_list_says_that_failures_of_tools_are_unknown(tmp_path: Path) -> None:
+    """No status of a call is no success: an empty list would read as if no call had failed."""
+    path = tmp_path / "table"
+    of_tools = {"search": None, "python": "ok"}
+    calls = [
+        row("1", name[:1], "a1", kind="TOOL", tool_name=name, status=status)
+        for name, status in of_tools.items()
+    ]
+    written(path, [root("1"), *calls])
+    unknown = "no trajectory: the source does not tell how its tool calls ended\n"
+    assert run("list", "--from", path, "--failed-tool", "search").output.startswith(unknown)
+    for known in (("--failed-tool", "python"), ("--tool-error",)):
+        assert run("list", "--from", path, *known).output.startswith("no trajectory is like that\n")
+
+
 def test_step_may_be_a_text_or_none(tmp_path: Path) -> None:
     """The text of a step chooses its trajectories and groups; ``-`` those without a step, or of this text."""
     texts = {"2": "warm-up", "3": "0.5", "4": "warm", "5": None}
