@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from otel_rollout.base.printable import printable
+from otel_rollout.base.suggest import unknown
 from otel_rollout.look.dumps import cache, formats
 from otel_rollout.look.dumps.dump_file import DumpFile
 from otel_rollout.look.dumps.opening import Dumps, below
@@ -81,10 +82,17 @@ def source_options(from_: str | DumpName | None, run: str | None) -> dict[str, s
 
 
 def named(text: str) -> DumpName | None:
-    """Return the dump that a text names as a path, a pattern or ``FORMAT:PATH``; None if it names no dump."""
+    """Return the dump that a text names as a path, a pattern or ``FORMAT:PATH``; None if it names no dump.
+
+    Raises:
+        ViewerError: the format is unknown, and the path exists.
+    """
     prefix, _, rest = text.partition(":")
-    if rest and not Path(text).exists() and prefix in formats.installed():
-        return DumpName((rest,), prefix)
+    if rest and not Path(text).exists():
+        if prefix in (known := formats.installed()):
+            return DumpName((rest,), prefix)
+        if prefix != "mlflow" and Path(rest).exists():
+            raise ViewerError(unknown("format", prefix, known))
     return DumpName((text,)) if _is_dump(text) else None
 
 

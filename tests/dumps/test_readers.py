@@ -254,9 +254,10 @@ def test_a_mapped_field_that_no_record_has_is_named(tmp_path, opened):
     talk = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}]
     record = {"conversation": talk, "scores": {"total": 1}, "iteration": 3}
     own = write_lines(tmp_path / "own.jsonl", [record])
-    advice = "--map reward=FIELD names another field of conversation, scores, iteration."
+    advice = "--map reward=FIELD names another field of conversation, scores, iteration, scores.total."
     misspelt = opened(own, mapped="reward=score.total,step=iteration")
-    assert f"The first records have no score.total for the reward: {advice}" in misspelt.remarks
+    meant = "Did you mean 'scores.total'?"
+    assert f"The first records have no score.total for the reward: {advice} {meant}" in misspelt.remarks
     usual = "reward or score or rewards"
     assert f"The first records have no {usual} for the reward: {advice}" in opened(own).remarks
     assert len(opened(own, mapped="reward=scores.total,step=iteration").remarks) == 1

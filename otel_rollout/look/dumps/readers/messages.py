@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from otel_rollout.base.suggest import did_you_mean
 from otel_rollout.look.dumps.chat_text import parsed, prompt_of, said_in
-from otel_rollout.look.dumps.dump_file import DumpFile, Record
+from otel_rollout.look.dumps.dump_file import MAX_FIELDS, DumpFile, Record
 from otel_rollout.look.dumps.formats import Format
 from otel_rollout.look.dumps.trajectory import REWARD, DumpedTrajectory, RolloutIdentity, asked_in, rewards_in
 from otel_rollout.look.dumps.values import at, entries_of
@@ -80,7 +80,8 @@ class Mapped:
                 searched = " or ".join(self.fields[ours])
                 file.note(
                     f"The first records have no {searched} for the {ours}: "
-                    f"--map {ours}=FIELD names another field of {file.fields}."
+                    f"--map {ours}=FIELD names another field of {', '.join(file.fields[:MAX_FIELDS])}."
+                    f"{did_you_mean(searched, file.fields)}"
                 )
         held = {field for names in self.fields.values() for field in names}
         for place, record in file.records():
