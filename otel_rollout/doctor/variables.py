@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import re
@@ -10,7 +11,8 @@ from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 from urllib.parse import unquote, urlsplit
 
 from otel_rollout import settings_reader
-from otel_rollout.base.environment import PREFIXES
+from otel_rollout.base.environment import PREFIXES, may_be_credential
+from otel_rollout.exporting.arguments import without_credentials
 from otel_rollout.record.runs.target import is_further_variable
 from otel_rollout.settings import CONFIG_VARIABLE, Settings
 
@@ -51,7 +53,7 @@ def mask(text: str, environ: Mapping[str, str]) -> str:
     """Replace every value of a variable, and every part of a value, by ``$NAME``.
 
     Errors of exporters and libraries may quote values. Parts of one or two characters stay, so that the text
-    remains readable.
+    remains readable. An address stays without user, password and query, because a person must check it.
     """
     concerned = of_tracing(environ) | of_other_exporters(environ)
     # First, because it repeats what a person has set in others: the last variable's name is shown.
@@ -59,6 +61,7 @@ def mask(text: str, environ: Mapping[str, str]) -> str:
     for name, value in ordered:
         text = text.replace(f"{name}={value!r}", name)
     shown = {part for name in _SHOWN for part in _parts(environ.get(name, ""))}  # also in CONFIG_VARIABLE
+    shown.update(_addresses(concerned))
     shown |= {str(field.default) for field in dataclasses.fields(Settings)}  # CONFIG_VARIABLE has these, too
     secrets = {
         part: name
@@ -71,6 +74,17 @@ def mask(text: str, environ: Mapping[str, str]) -> str:
     # One pass, the longest values first, so that an inserted name is not replaced again.
     pattern = "|".join(re.escape(part) for part in sorted(secrets, key=len, reverse=True))
     return re.sub(pattern, lambda match: f"${secrets[match[0]]}", text)
+
+
+def _addresses(environ: Mapping[str, str]) -> Iterator[str]:
+    """Yield the addresses that variables name, without user, password and query."""
+    for name, value in environ.items():
+        if _ADDRESS_NAMES.search(name) and not may_be_credential(name, ""):
+            with contextlib.suppress(ValueError):
+                parts = urlsplit(value if "://" in value else f"//{value}")
+                if "://" in value or parts.port:
+                    address = without_credentials(parts).removeprefix("//")
+                    yield from (address, f"{address}/", parts.netloc.rpartition("@")[2])
 
 
 def on_loopback(environ: Mapping[str, str], options: Mapping[str, Mapping[str, Any]]) -> list[str]:
