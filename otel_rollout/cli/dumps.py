@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
-from otel_rollout.base.printable import printable
 from otel_rollout.base.suggest import unknown
+from otel_rollout.cli.page_output import say
 from otel_rollout.look.dumps import cache, formats
 from otel_rollout.look.dumps.dump_file import DumpFile
 from otel_rollout.look.dumps.opening import Dumps, below
@@ -58,7 +58,7 @@ def reading(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def with_map(*args: Any, map_: str | None = None, from_: str | None = None, **options: Any) -> None:
         if map_ is not None and from_ is None:
-            typer.echo("--map names fields of a dump: name the dump with --from.", err=True)
+            say("--map names fields of a dump: name the dump with --from.")
             raise typer.Exit(2)
         command(*args, from_=DumpName((str(from_),), mapped=map_) if map_ is not None else from_, **options)
 
@@ -127,11 +127,5 @@ def table_of(name: DumpName) -> Path:
     """
     dump = opened(name)
     path, remarks = cache.table_of(dump, cache.default_directory())
-    say([*dump.notes, *remarks])
+    say(*dump.notes, *remarks)
     return path
-
-
-def say(remarks: Sequence[str]) -> None:
-    """Print remarks to standard error."""
-    for remark in remarks:
-        typer.echo(printable(remark), err=True)

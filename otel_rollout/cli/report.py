@@ -171,7 +171,7 @@ def show_report(report: RunReport, location: str, options: Mapping[str, str | No
             console.print(Text(table.title, style="bold"), end="\n" if table.title else "")
             _print_columns(console, table.columns)
         for note, names in report_text.trainer_notes(shown):
-            console.print(Text(in_one_line(note), "bold red" if names else ""), soft_wrap=True)
+            print_sentence(console, Text(in_one_line(note), "bold red" if names else ""))
             if names:
                 opening = formatting.command("show", names, options)
                 console.print(Text(f"    {opening}", "dim"), soft_wrap=True)

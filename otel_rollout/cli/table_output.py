@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.text import Text
 
 from otel_rollout.base.printable import in_one_line, printable
-from otel_rollout.look.fitted_table import TableColumn, print_fitted
+from otel_rollout.look.fitted_table import TableColumn, print_fitted, print_sentence
 from otel_rollout.look.listings import ListedColumn, cell
 from otel_rollout.table.query import dicts_of
 
@@ -55,7 +55,7 @@ def print_table(
     if rows:
         print_fitted(console, shown, "--wide shows every column", is_wide=is_wide)
     for note in notes:
-        console.print(Text(printable(note)), soft_wrap=True)
+        print_sentence(console, Text(printable(note)))
 
 
 def _column(rows: Sequence[dict[str, Any]], of: ListedColumn, is_wide: bool) -> TableColumn:

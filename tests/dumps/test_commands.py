@@ -95,6 +95,24 @@ def test_an_unknown_number_of_failed_calls_is_no_link(dump):
         assert not [href for href in hrefs(page, "/trajectories?") if "failed_tool" in href]
 
 
+@pytest.mark.parametrize("command", ["compare 0/7/0 0/7/1", "group 0/7"])
+def test_long_name_of_a_failed_tool_goes_on_below_its_beginning(tmp_path, monkeypatch, command):
+    """Where the cells of two trajectories are narrow, ``failed`` is not at their edge."""
+    monkeypatch.setenv("COLUMNS", "80")
+    name = "HermesToolParser.extract_tool_calls"
+    result = {"type": "tool_result", "tool_use_id": "c", "content": "none", "is_error": True}
+    asked = [{"type": "tool_use", "id": "c", "name": name, "input": {"e": side}} for side in ("a", "b")]
+    calls = [{"role": "assistant", "content": [each]} for each in asked]
+    records = [
+        {"messages": [call, {"role": "user", "content": [result]}], "step": 0, "index": 7, "reward": reward}
+        for reward, call in enumerate(calls)
+    ]
+    path = write_lines(tmp_path / "own.jsonl", records)
+    told = run_here(*command.split(), "--from", path)
+    assert re.search(rf"^   {re.escape(name)} {{3,}}{re.escape(name)}", told, re.MULTILINE)
+    assert re.search(r"^   failed {3,}failed", told, re.MULTILINE)
+
+
 def test_a_misspelt_format_is_answered_with_the_format(dump):
     """A path after a colon shows that the word before it is meant as a format."""
     told = run_here("list", "--from", f"verrl:{dump}", code=2)
