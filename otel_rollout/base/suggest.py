@@ -24,8 +24,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
     The result is appended to a sentence.
     """
-    parts = (each for each in known if name in re.split(r"\W|_", each))
-    found = closest(name, known) or next(parts, None)
+    found = closest(name, known) or next((each for each in known if name in re.split(r"\W|_", each)), None)
     return f" Did you mean {found!r}?" if found else ""
 
 

@@ -202,8 +202,7 @@ class _Command(TyperCommand):
             return super().parse_args(ctx, args)
         ctx.allow_extra_args = True
         if (rest := super().parse_args(ctx, args)) and not ctx.resilient_parsing:
-            say(f"{rest[0]} belongs to no option: --from names what is read.")
-            ctx.exit(2)
+            raise ReportedError(f"{rest[0]} belongs to no option: --from names what is read.")
         return rest
 
 

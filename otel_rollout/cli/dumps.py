@@ -11,7 +11,6 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from otel_rollout.base.suggest import unknown
 from otel_rollout.cli.page_output import say
 from otel_rollout.look.dumps import cache, formats
 from otel_rollout.look.dumps.dump_file import DumpFile
@@ -58,8 +57,7 @@ def reading(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def with_map(*args: Any, map_: str | None = None, from_: str | None = None, **options: Any) -> None:
         if map_ is not None and from_ is None:
-            say("--map names fields of a dump: name the dump with --from.")
-            raise typer.Exit(2)
+            raise ViewerError("--map names fields of a dump: name the dump with --from.")
         command(*args, from_=DumpName((str(from_),), mapped=map_) if map_ is not None else from_, **options)
 
     signature = inspect.signature(command, eval_str=True)
@@ -84,15 +82,12 @@ def source_options(from_: str | DumpName | None, run: str | None) -> dict[str, s
 def named(text: str) -> DumpName | None:
     """Return the dump that a text names as a path, a pattern or ``FORMAT:PATH``; None if it names no dump.
 
-    Raises:
-        ViewerError: the format is unknown, and the path exists.
+    The format may be unknown, of a path that exists: :func:`opened` says so.
     """
     prefix, _, rest = text.partition(":")
-    if rest and not Path(text).exists():
-        if prefix in (known := formats.installed()):
-            return DumpName((rest,), prefix)
-        if prefix != "mlflow" and Path(rest).exists():
-            raise ViewerError(unknown("format", prefix, known))
+    is_whole = not rest or prefix == "mlflow" or Path(text).exists()
+    if not is_whole and (prefix in formats.installed() or Path(rest).exists()):
+        return DumpName((rest,), prefix)
     return DumpName((text,)) if _is_dump(text) else None
 
 

@@ -22,7 +22,7 @@ from otel_rollout import settings, settings_reader
 from otel_rollout.account import node_report
 from otel_rollout.account.progress import clear_line, polled_progress
 from otel_rollout.account.report import Report
-from otel_rollout.base.errors import forwarder_logger
+from otel_rollout.base.errors import ReportedError, forwarder_logger
 from otel_rollout.base.setting_parsers import listed
 from otel_rollout.base.version import VERSION
 from otel_rollout.cli import probe, report_output, runs
@@ -297,8 +297,7 @@ def replay(
             finally:
                 report = node_report.report(node_dir, configured)
     except (OSError, ValueError) as error:
-        say(f"cannot replay: {runs.reason(error)}")
-        raise typer.Exit(2) from error
+        raise ReportedError(f"cannot replay: {runs.reason(error)}") from error
     except (KeyboardInterrupt, SystemExit):
         _print_counts(report)
         say(

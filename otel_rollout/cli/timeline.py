@@ -12,9 +12,9 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from otel_rollout.base.printable import in_one_line, printable
+from otel_rollout.base.printable import in_one_line
 from otel_rollout.cli.dumps import reading
-from otel_rollout.cli.page_output import HtmlOption, JsonOption, answer, say, writing
+from otel_rollout.cli.page_output import HtmlOption, JsonOption, answer, say, tell, writing
 from otel_rollout.cli.sources import as_table
 from otel_rollout.cli.table import FromOption, NewestRunOption
 from otel_rollout.look.analysis.run_choice import run_of, source_said
@@ -113,8 +113,7 @@ def _show(timeline: Timeline, location: str) -> None:
     for ranks, rows in tables:
         if rows:
             print_fitted(console, columns_of(rows, ranks, _TEXTS), "--html has all")
-    for note in (*text.notes(timeline), f"from {location}"):
-        print_sentence(console, Text(printable(note)))
+    tell(*text.notes(timeline), f"from {location}")
 
 
 def _curve(timeline: Timeline) -> str:

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple
 
 from otel_rollout.base.printable import in_one_line
-from otel_rollout.base.suggest import did_you_mean
+from otel_rollout.base.suggest import unknown
 from otel_rollout.look.analysis.run_choice import tools_of
 from otel_rollout.look.conversation.formatting import score_value, steps_in_words
 from otel_rollout.look.conversation.trajectories import IN_ORDER, ORDER_OF_GROUPS, ORDER_OF_STEPS
@@ -158,20 +158,17 @@ class Listing(NamedTuple):
         if rows and not any(row["is_wanted"] for row in rows):
             said = steps_in_words(map(filters.step_in, rows))
             return f"no {self.noun}: there {'are' if said.startswith('steps') else 'is'} {said}"
-        called = {name for option in ("tool", "failed_tool") if (name := given.get(option))}
-        known = tools_of(engine, of_run) if called else []
-        for name in called.difference(known):
-            named = f"{name!r}.{did_you_mean(name, known)} Tools: {', '.join(known)}"
-            return f"no {self.noun}: there is no tool {named}"
+        for name in filter(None, map(given.get, ("tool", "failed_tool"))):
+            if name not in (known := tools_of(engine, of_run)):
+                return unknown("tool", name, known)
         if "tool_errors" in by_column:
-            counts = f"SELECT sum(calls) AS calls, sum(known) AS known FROM called_tools WHERE {of_run}"  # noqa: S608
             failed = given.get("failed_tool")
-            (of_tools,) = engine.dicts(counts + (f" AND tool_name = {literal(failed)}" if failed else ""))
-            if of_tools["calls"] and not of_tools["known"]:
+            calls = f"called_tools WHERE {of_run}" + (f" AND tool_name = {literal(failed)}" if failed else "")
+            if engine.count(calls) and not engine.count(f"{calls} AND known > 0"):
                 return f"no {self.noun}: the source does not tell how its tool calls ended"
         is_known = "FROM training" not in source or engine.dicts(_ANY_OUTCOME)
-        unknown = "" if is_known else "; no score says what training made of a trajectory (docs/training.md)"
-        return f"no {self.noun} is like that{unknown}"
+        unsaid = "" if is_known else "; no score says what training made of a trajectory (docs/training.md)"
+        return f"no {self.noun} is like that{unsaid}"
 
 
 def of_query(names: Sequence[str]) -> list[ListedColumn]:

@@ -306,8 +306,7 @@ def test_list_with_an_unknown_tool_names_those_that_there_are(table: Path) -> No
     for option in ("--tool", "--failed-tool"):
         printed = run("list", "--from", table, option, "pyton").output
         assert printed.splitlines()[0] == (
-            "no trajectory: there is no tool 'pyton'. Did you mean 'python'? "
-            "Tools: calculator, python, search"
+            "There is no tool 'pyton'. Did you mean 'python'? Tools: calculator, python, search."
         )
     printed = run("list", "--from", table, "--tool", "python", "--reward", ">9").output
     assert printed.startswith("no trajectory is like that\n")

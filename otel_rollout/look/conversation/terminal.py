@@ -54,8 +54,7 @@ def list_trajectories(
         TableColumn("out", [_count(each.tokens.output) for each in rows], 3, is_number=True),
     )
     print_fitted(console, columns)
-    for line in (*formatting.runs(summaries), f"from {location}", *notes):
-        print_sentence(console, text_of(line))
+    print_sentence(console, text_of("\n".join((*formatting.runs(summaries), f"from {location}", *notes))))
 
 
 def _count(number: int | None) -> str:

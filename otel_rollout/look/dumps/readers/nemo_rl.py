@@ -14,8 +14,7 @@ from otel_rollout.look.dumps.trajectory import MODEL, REWARD, DumpedTrajectory, 
 def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
     """Yield the trajectories; siblings are lines with equal prompts."""
     for place, record in file.records():
-        content = _first(record["content"]) or []
-        messages = list(_messages(content))
+        messages = list(_messages(_first(record["content"]) or []))
         sample, rollout = file.groups.place(asked_in(messages))
         identity = RolloutIdentity(file.number, sample, rollout, file.is_validation)
         scores = {REWARD: _first(record["rewards"]), "advantage": _advantage(record)}
