@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable
 
 
@@ -19,11 +20,11 @@ def closest(name: str, known: Iterable[str], similarity: float = 0.7) -> str | N
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return `` Did you mean 'x'?``, or nothing if no known name is similar.
+    """Return `` Did you mean 'x'?``, or nothing if no known name is similar or has ``name`` as a part.
 
     The result is appended to a sentence.
     """
-    found = closest(name, known)
+    found = closest(name, known) or next((each for each in known if name in re.split(r"\W|_", each)), None)
     return f" Did you mean {found!r}?" if found else ""
 
 

@@ -12,7 +12,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
 from otel_rollout.base.errors import ReportedError
-from otel_rollout.base.printable import printable
+from otel_rollout.cli.page_output import say
 
 _LOOK: Final = "Look at runs"
 DELIVER: Final = "Deliver spans"
@@ -181,12 +181,12 @@ def _errors_reported() -> Iterator[None]:
     try:
         yield
     except ReportedError as error:
-        typer.echo(printable(str(error)), err=True)
+        say(str(error))
         raise typer.Exit(2) from error
     except ModuleNotFoundError as error:
         if error.name not in ("deltalake", "arro3"):
             raise
-        typer.echo("This command needs deltalake: pip install 'otel-rollout[delta]'", err=True)
+        say("This command needs deltalake: pip install 'otel-rollout[delta]'")
         raise typer.Exit(2) from error
 
 
@@ -202,8 +202,7 @@ class _Command(TyperCommand):
             return super().parse_args(ctx, args)
         ctx.allow_extra_args = True
         if (rest := super().parse_args(ctx, args)) and not ctx.resilient_parsing:
-            typer.echo(printable(f"{rest[0]} belongs to no option: --from names what is read."), err=True)
-            ctx.exit(2)
+            raise ReportedError(f"{rest[0]} belongs to no option: --from names what is read.")
         return rest
 
 

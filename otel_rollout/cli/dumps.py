@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
-from otel_rollout.base.printable import printable
+from otel_rollout.cli.page_output import say
 from otel_rollout.look.dumps import cache, formats
 from otel_rollout.look.dumps.dump_file import DumpFile
 from otel_rollout.look.dumps.opening import Dumps, below
@@ -57,8 +57,7 @@ def reading(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def with_map(*args: Any, map_: str | None = None, from_: str | None = None, **options: Any) -> None:
         if map_ is not None and from_ is None:
-            typer.echo("--map names fields of a dump: name the dump with --from.", err=True)
-            raise typer.Exit(2)
+            raise ViewerError("--map names fields of a dump: name the dump with --from.")
         command(*args, from_=DumpName((str(from_),), mapped=map_) if map_ is not None else from_, **options)
 
     signature = inspect.signature(command, eval_str=True)
@@ -81,9 +80,13 @@ def source_options(from_: str | DumpName | None, run: str | None) -> dict[str, s
 
 
 def named(text: str) -> DumpName | None:
-    """Return the dump that a text names as a path, a pattern or ``FORMAT:PATH``; None if it names no dump."""
+    """Return the dump that a text names as a path, a pattern or ``FORMAT:PATH``; None if it names no dump.
+
+    The format may be unknown, of a path that exists: :func:`opened` says so.
+    """
     prefix, _, rest = text.partition(":")
-    if rest and not Path(text).exists() and prefix in formats.installed():
+    is_whole = not rest or prefix == "mlflow" or Path(text).exists()
+    if not is_whole and (prefix in formats.installed() or Path(rest).exists()):
         return DumpName((rest,), prefix)
     return DumpName((text,)) if _is_dump(text) else None
 
@@ -119,11 +122,5 @@ def table_of(name: DumpName) -> Path:
     """
     dump = opened(name)
     path, remarks = cache.table_of(dump, cache.default_directory())
-    say([*dump.notes, *remarks])
+    say(*dump.notes, *remarks)
     return path
-
-
-def say(remarks: Sequence[str]) -> None:
-    """Print remarks to standard error."""
-    for remark in remarks:
-        typer.echo(printable(remark), err=True)

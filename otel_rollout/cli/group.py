@@ -23,7 +23,7 @@ from otel_rollout.look.analysis.group.text import TurnLine
 from otel_rollout.look.analysis.group.tree import Branch, Contrast, GroupTree, tree_of
 from otel_rollout.look.conversation import excerpt, formatting
 from otel_rollout.look.conversation.terminal import CHANGED, STYLES, beside, continuations, facts, text_of
-from otel_rollout.look.fitted_table import STATES
+from otel_rollout.look.fitted_table import STATES, print_sentence
 
 
 @reading
@@ -85,7 +85,7 @@ def show_group(tree: GroupTree, console: Console, options: Mapping[str, str | No
         console.print(_contrast(found))
         comparing = f"compare {formatting.quoted(found.left.reference)}"
         hint = f"All turns: {formatting.command(comparing, [found.right.reference], options)}"
-        console.print(text_of(hint, "dim"), soft_wrap=True)
+        print_sentence(console, text_of(hint, "dim"))
 
 
 def _tree(branch: Branch, parted_at: int | None, columns: int, depth: int = 0) -> Tree:

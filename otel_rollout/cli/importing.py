@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import signal
 import sys
@@ -15,10 +14,10 @@ import orjson
 import typer
 
 from otel_rollout.account import node_report
-from otel_rollout.base.printable import printable
 from otel_rollout.cli import dumps, runs, sources
 from otel_rollout.cli.dumps import DumpFormatOption, DumpName, MapOption
 from otel_rollout.cli.forwarding import forward_directory
+from otel_rollout.cli.page_output import say, tell
 from otel_rollout.look.conversation.formatting import counted
 from otel_rollout.look.errors import ViewerError
 from otel_rollout.otlp.json_line import line_of
@@ -102,8 +101,7 @@ class _Target:
         """
         if not self._is_reserved:
             self._store.opened_or_begun()
-            on_wait = functools.partial(typer.echo, err=True)
-            self._until_end.enter_context(Lease.kept(self._store, IMPORT, on_wait))
+            self._until_end.enter_context(Lease.kept(self._store, IMPORT, say))
             self._is_reserved = True
         return Engine(self._store.open())
 
@@ -113,7 +111,7 @@ def _status(name: str | DumpName, target: _Target, configured: Settings) -> int:
     try:
         return 0 if _import(name, target, configured) else _UNDELIVERED
     except ViewerError as error:
-        typer.echo(printable(str(error)), err=True)
+        say(str(error))
         return _UNREADABLE
 
 
@@ -131,18 +129,13 @@ def _import(name: str | DumpName, target: _Target, configured: Settings) -> bool
                 rest = _rest(node_dir, configured)
     except (OSError, ValueError) as error:
         raise ViewerError(f"{name} cannot be imported: {runs.reason(error, str(name))}") from error
-    for reason in unreadable:
-        typer.echo(f"{name}: {reason}", err=True)
+    say(*(f"{name}: {reason}" for reason in unreadable))
+    new = counted(spans.new, "span")
     if rest:
-        typer.echo(
-            f"{name}: the table at {target.uri} lacks up to {counted(spans.new, 'span')} of it. {rest}",
-            err=True,
-        )
+        say(f"{name}: the table at {target.uri} lacks up to {new} of it. {rest}")
     else:
-        typer.echo(
-            f"{name}: {counted(spans.new, 'span')} imported to the table at {target.uri}, "
-            f"{spans.known:,} were there already"
-        )
+        known = f"{spans.known:,} were there already"
+        tell(f"{name}: {new} imported to the table at {target.uri}, {known}")
     return not (rest or unreadable)
 
 
@@ -166,7 +159,7 @@ def _lines_of(name: str | DumpName, skipped: Callable[[str], None]) -> Iterator[
     if isinstance(name, DumpName):
         dump = dumps.opened(name)
         yield dump.location, map(line_of, dump.spans())
-        dumps.say([*dump.notes, *dump.remarks])
+        say(*dump.notes, *dump.remarks)
     elif _is_mlflow(name):
         source = sources.mlflow_source(name)
         yield source.location, source.every_line(skipped)

@@ -22,13 +22,12 @@ from otel_rollout import settings, settings_reader
 from otel_rollout.account import node_report
 from otel_rollout.account.progress import clear_line, polled_progress
 from otel_rollout.account.report import Report
-from otel_rollout.base.errors import forwarder_logger
-from otel_rollout.base.printable import printable
+from otel_rollout.base.errors import ReportedError, forwarder_logger
 from otel_rollout.base.setting_parsers import listed
 from otel_rollout.base.version import VERSION
 from otel_rollout.cli import probe, report_output, runs
 from otel_rollout.cli.commands import DELIVER, MAINTAIN, CommandGroup, epilog
-from otel_rollout.cli.page_output import JsonOption
+from otel_rollout.cli.page_output import JsonOption, say, tell
 from otel_rollout.exporting import entry_points
 
 _WRITE_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF, errno.EPIPE)
@@ -49,7 +48,7 @@ class _Commands(typer.Typer):
                 sys.stdout.flush()  # else Python reports a failed write at exit, in its own words
         except OSError as error:
             if error.filename is not None:
-                print(printable(f"{error.filename} cannot be used: {error.strerror}"), file=sys.stderr)
+                say(f"{error.filename} cannot be used: {error.strerror}")
                 sys.exit(2)
             if error.errno not in _WRITE_ERRORS:
                 raise
@@ -58,7 +57,7 @@ class _Commands(typer.Typer):
                 sys.exit(1)
             is_closed = error.errno == errno.EBADF
             reason = "standard output is not open for writing" if is_closed else error.strerror
-            typer.echo(f"The output cannot be written: {reason}", err=True)
+            say(f"The output cannot be written: {reason}")
             sys.exit(2)
 
 
@@ -129,8 +128,7 @@ def main(
         raise typer.Exit
     if context.invoked_subcommand not in (None, "doctor"):  # the doctor reports these as findings
         _, problems = settings_reader.from_environment(os.environ)
-        for sentence in (*problems, *settings_reader.unknown_variables(os.environ)):
-            typer.echo(sentence, err=True)
+        say(*problems, *settings_reader.unknown_variables(os.environ))
 
 
 @app.command(epilog=epilog("status"), rich_help_panel=DELIVER)
@@ -229,24 +227,23 @@ def _forward(node_dir: Path, configured: settings.Settings, to: str | None) -> b
     of_run = runs.settings_of_run(node_dir, configured)
     configured = runs.settings_of_run(node_dir, configured, to)
     if not configured.exporters:
-        typer.echo(f"{node_dir} is skipped: it has a replay to {', '.join(of_run.exporters)}")
+        tell(f"{node_dir} is skipped: it has a replay to {', '.join(of_run.exporters)}")
         return True
     waiting = f"Another forwarder is at work on {node_dir}; waiting until it has delivered the spans there"
     try:
         with polled_progress(lambda: _delivered(node_report.report(node_dir, configured))):
-            forwarding.forward_or_wait(node_dir, configured, functools.partial(typer.echo, waiting))
+            forwarding.forward_or_wait(node_dir, configured, functools.partial(tell, waiting))
     except KeyboardInterrupt:
-        typer.echo("\n".join(forwarding.waiting_spans(node_report.report(node_dir, configured))), err=True)
+        say(*forwarding.waiting_spans(node_report.report(node_dir, configured)))
         raise
     except (OSError, sqlite3.Error) as error:
-        typer.echo(f"cannot forward {node_dir}: {runs.reason(error)}", err=True)
+        say(f"cannot forward {node_dir}: {runs.reason(error)}")
         return False
     report = node_report.report(node_dir, configured)
-    typer.echo(report.summary())
+    tell(report.summary())
     report_of_run = node_report.report(node_dir, of_run) if to else report
     sentences, is_problem = forwarding.left_for_a_person(node_dir, report, report_of_run)
-    for sentence in sentences:
-        typer.echo(sentence, err=True)
+    say(*sentences)
     return not is_problem
 
 
@@ -267,7 +264,7 @@ def _run_service(directory: Path, configured: settings.Settings, to: str | None)
     service = ForwardingService(directory, lambda node_dir: runs.settings_of_run(node_dir, configured, to))
     service.run(stop)
     for report in service.finish(configured.shutdown_timeout):
-        typer.echo(f"{report.directory}: {report.summary()}")
+        tell(f"{report.directory}: {report.summary()}")
 
 
 @app.command(epilog=epilog("replay"), rich_help_panel=DELIVER)
@@ -300,14 +297,12 @@ def replay(
             finally:
                 report = node_report.report(node_dir, configured)
     except (OSError, ValueError) as error:
-        typer.echo(f"cannot replay: {runs.reason(error)}", err=True)
-        raise typer.Exit(2) from error
+        raise ReportedError(f"cannot replay: {runs.reason(error)}") from error
     except (KeyboardInterrupt, SystemExit):
         _print_counts(report)
-        typer.echo(
+        say(
             "The replay was interrupted, and its copies are removed. Your files are unchanged: to deliver "
-            "the rest, run the command again. It sends every line again.",
-            err=True,
+            "the rest, run the command again. It sends every line again."
         )
         raise
     _print_replayed(report)
@@ -316,26 +311,21 @@ def replay(
 def _print_counts(report: Report) -> None:
     for name, count in report.exporters.items():
         lines = "line" if count.delivered == 1 else "lines"
-        typer.echo(
-            f"{name}: {count.delivered} {lines} delivered, {count.rejected} rejected, {count.pending} pending"
-        )
+        undelivered = f"{count.rejected} rejected, {count.pending} pending"
+        tell(f"{name}: {count.delivered} {lines} delivered, {undelivered}")
         if count.problem:
-            typer.echo(count.problem, err=True)
+            say(count.problem)
 
 
 def _print_replayed(report: Report) -> None:
     _print_counts(report)
     counts = report.exporters.values()
     if any(count.pending for count in counts):
-        typer.echo(
-            f"The rest is kept on disk. Deliver it with: otel-rollout forward --spool {report.directory}",
-            err=True,
-        )
+        say(f"The rest is kept on disk. Deliver it with: otel-rollout forward --spool {report.directory}")
     if any(count.rejected for count in counts):
-        typer.echo(
+        say(
             f"Rejected lines are in {report.directory}/rejected.*.jsonl, with reasons. "
-            "A damaged line stays rejected: remove the file once you have read it.",
-            err=True,
+            "A damaged line stays rejected: remove the file once you have read it."
         )
     if any(count.pending or count.rejected for count in counts):
         raise typer.Exit(1)

@@ -12,6 +12,7 @@ from rich.filesize import decimal
 
 from otel_rollout.base import setting_parsers
 from otel_rollout.cli.commands import epilog
+from otel_rollout.cli.page_output import tell
 from otel_rollout.cli.sources import store_at, table_address
 from otel_rollout.cli.table_output import print_table
 from otel_rollout.look.conversation.formatting import counted
@@ -60,9 +61,9 @@ def compact(uri: UriArgument = None, retention: RetentionOption = "24h") -> None
     Forwarders may write meanwhile. One process at a time compacts or prunes a table.
     """
     hours = round(_hours(retention, "--retention"))
-    done = compaction.compact(_store(uri), hours, typer.echo)
+    done = compaction.compact(_store(uri), hours, tell)
     were = "was" if done.removed == 1 else "were"
-    typer.echo(
+    tell(
         f"{counted(done.files_before, 'file')} ({decimal(done.bytes_before)}) became {done.files_after} "
         f"({decimal(done.bytes_after)}); {counted(done.removed, 'file')} of earlier versions {were} removed."
     )
@@ -96,14 +97,14 @@ def prune(
     if yes:
         gone = pruning.prune(store, choice, hours)
         _show(gone)
-        typer.echo(f"Removed {_counts(gone)} from {store.location.uri}.")
+        tell(f"Removed {_counts(gone)} from {store.location.uri}.")
         return
     gone, left = pruning.preview(store, choice)
     _show(gone)
     if gone:
-        typer.echo(f"Would remove {_counts(gone)}, and leave {_counts(left)}. Add --yes to remove them.")
+        tell(f"Would remove {_counts(gone)}, and leave {_counts(left)}. Add --yes to remove them.")
     else:
-        typer.echo(f"Nothing to remove: {store.location.uri} has {_counts(left)}.")
+        tell(f"Nothing to remove: {store.location.uri} has {_counts(left)}.")
 
 
 @app.command(epilog=epilog("table verify"))
@@ -123,12 +124,12 @@ def verify(
     table, number = store.open(), 0
     whole = (Engine(table), Engine(table, may_merge=False))
     for found in of_sample(table, sample) if sample else differences(*whole):
-        typer.echo(_told(found))
+        tell(_told(found))
         number += 1
     if number:
-        typer.echo(f"{counted(number, 'difference')} in {store.location.uri}.")
+        tell(f"{counted(number, 'difference')} in {store.location.uri}.")
         raise typer.Exit(1)
-    typer.echo(f"No difference in {store.location.uri}.")
+    tell(f"No difference in {store.location.uri}.")
 
 
 def _told(found: Difference) -> str:

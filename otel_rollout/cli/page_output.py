@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from json import dumps as to_json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
+from rich.console import Console
+from rich.text import Text
 
+from otel_rollout.base.printable import printable
 from otel_rollout.look.errors import ViewerError
+from otel_rollout.look.fitted_table import print_sentence
 
 HtmlOption = Annotated[
     Path | None,
@@ -58,7 +63,17 @@ def write_page(path: Path, page: str) -> None:
         return
     with writing("page"):
         path.write_text(page, encoding="utf-8")
-    typer.echo(f"Written to {path}")
+    tell(f"Written to {path}")
+
+
+def say(*sentences: str, stderr: bool = True) -> None:
+    """Print sentences for a person, each in a line of its own, to standard error or standard output."""
+    for sentence in sentences:
+        print_sentence(Console(stderr=stderr, highlight=False), Text(printable(sentence)))
+
+
+tell: Final = partial(say, stderr=False)
+"""Prints sentences to standard output."""
 
 
 @contextmanager

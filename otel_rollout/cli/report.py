@@ -16,7 +16,7 @@ from rich.text import Text
 from otel_rollout.account.report import said_of_operations_outside
 from otel_rollout.base.printable import in_one_line, printable
 from otel_rollout.cli.dumps import reading, source_options
-from otel_rollout.cli.page_output import HtmlOption, answer
+from otel_rollout.cli.page_output import HtmlOption, answer, tell
 from otel_rollout.cli.sources import as_table
 from otel_rollout.cli.table import FromOption, NewestRunOption, StepOption, ended_by_ctrl_c
 from otel_rollout.look.analysis.report import changes
@@ -171,19 +171,17 @@ def show_report(report: RunReport, location: str, options: Mapping[str, str | No
             console.print(Text(table.title, style="bold"), end="\n" if table.title else "")
             _print_columns(console, table.columns)
         for note, names in report_text.trainer_notes(shown):
-            console.print(Text(in_one_line(note), "bold red" if names else ""), soft_wrap=True)
+            print_sentence(console, Text(in_one_line(note), "bold red" if names else ""))
             if names:
                 opening = formatting.command("show", names, options)
                 console.print(Text(f"    {opening}", "dim"), soft_wrap=True)
         if len(steps) > _MAX_STEPS:
-            print_sentence(
-                console, Text(f"the last {_MAX_STEPS} of {len(steps)} steps; --step 1-20 shows others")
-            )
+            tell(f"the last {_MAX_STEPS} of {len(steps)} steps; --step 1-20 shows others")
         if any(step.tools for step in steps):
             _print_tools(console, steps)
     if report.operations_outside:
-        print_sentence(console, Text(f"{said_of_operations_outside(report.operations_outside)}."))
-    print_sentence(console, Text(printable(f"from {location}")))
+        tell(f"{said_of_operations_outside(report.operations_outside)}.")
+    tell(f"from {location}")
 
 
 def show_changes(comparison: RunComparison, location: str, is_all: bool, options_of: OptionsOf) -> None:
@@ -201,11 +199,11 @@ def show_changes(comparison: RunComparison, location: str, is_all: bool, options
         for line in _lines(change, options_of):
             console.print(line, soft_wrap=True)
     if not comparison.changes:
-        print_sentence(console, Text("No figure changed by that much."))
+        tell("No figure changed by that much.")
     more = len(comparison.changes) + len(moved) - len(changes)
     if more and not is_all:
         console.print(f"{formatting.counted(more, 'other figure')}: --all", style="dim")
-    print_sentence(console, Text(printable(f"from {location}")))
+    tell(f"from {location}")
 
 
 def _lines(change: RunChange, options_of: OptionsOf) -> Iterator[Text]:

@@ -21,6 +21,7 @@ from otel_rollout.account.report import Report
 from otel_rollout.base.errors import forwarder_logger as logger
 from otel_rollout.base.setting_parsers import listed
 from otel_rollout.base.waits import waits
+from otel_rollout.cli.page_output import say
 from otel_rollout.settings import Settings
 from otel_rollout.spool import files, layout
 from otel_rollout.spool.private_files import open_private, read_beside
@@ -38,10 +39,9 @@ def node_directories(directory: Path) -> list[Path]:
     require_readable(directory)
     found = layout.node_directories(directory)
     if not found:
-        typer.echo(
+        say(
             f"Nothing was recorded in {directory}. If the run has another spool directory, name it with "
-            "--spool or OTEL_ROLLOUT_SPOOL_DIR.",
-            err=True,
+            "--spool or OTEL_ROLLOUT_SPOOL_DIR."
         )
         raise typer.Exit(1)
     return found
@@ -54,7 +54,7 @@ def require_readable(directory: Path) -> None:
         typer.Exit: the directory cannot be read.
     """
     if problem := layout.problem_of(directory):
-        typer.echo(problem, err=True)
+        say(problem)
         raise typer.Exit(2)
 
 

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from otel_rollout.base.suggest import did_you_mean, unknown
+from otel_rollout.base.suggest import unknown
 from otel_rollout.cli.dumps import reading, source_options
 from otel_rollout.cli.page_output import writing
 from otel_rollout.cli.sources import as_table
 from otel_rollout.cli.table_output import FORMATS, Format, print_table, write, write_parquet
-from otel_rollout.look.analysis.run_choice import Run, reference_of, run_of, tools_of
-from otel_rollout.look.conversation.formatting import command, steps_in_words
+from otel_rollout.look.analysis.run_choice import Run, reference_of, run_of
+from otel_rollout.look.conversation.formatting import command
 from otel_rollout.look.listings import LISTINGS, STEPS, ListedColumn, Listing, of_query
 from otel_rollout.table import figures, filters, views
 from otel_rollout.table.query import Engine, dicts_of
@@ -34,7 +34,6 @@ _PAGE: Final = 50
 _NUMBERS: Final = "NUMBERS are a number, a range 1-3, a comparison '<0.1', or several with commas."
 _OF_OPENED: Final = ("path", *Run._fields)
 """Columns of a row by which another command opens it."""
-_ANY_OUTCOME: Final = "SELECT trace_id FROM training WHERE has_outcome LIMIT 1"
 
 SOURCES: Final = (
     "A rollout table (directory or s3://…), a spool, run or node directory, a file of OTLP JSON Lines, {} "
@@ -183,9 +182,8 @@ class Selected:
         sort: str | None,
         columns: str | None,
     ) -> None:
-        self.listing, self._where = LISTINGS[view], where
-        self._by_column = by_column = self.listing.conditions(given)
-        self._tools = {name for option in ("tool", "failed_tool") if (name := given.get(option))}
+        self.listing, self._where, self._given = LISTINGS[view], where, given
+        by_column = self.listing.conditions(given)
         self.asked = " ".join([*by_column, *filter(None, (where, sort))])
         named = [self.asked, *by_column.values(), columns or ""]
         self._source = figures.trajectories_with(named) if view == "trajectories" else view
@@ -207,25 +205,8 @@ class Selected:
             raise
 
     def nothing(self) -> str:
-        """Return why no row matches: the steps or tools that exist instead, or missing scores of training."""
-        noun, by_column = self.listing.noun, self._by_column
-        conditions = [by_column.get("step", "true"), by_column.get("validate", "true")]
-        rows = self.engine.run(
-            f"SELECT DISTINCT step, step_text, coalesce({' AND '.join(conditions)}, false) AS is_wanted "  # noqa: S608
-            f"FROM {self._source} WHERE {self._of_run} ORDER BY step"
-        )
-        steps = set(map(filters.step_in, dicts_of(rows)))
-        if steps and not any(rows["is_wanted"].to_pylist()):
-            said = steps_in_words(steps)
-            return f"no {noun}: there {'are' if said.startswith('steps') else 'is'} {said}"
-        known = tools_of(self.engine, self._of_run) if self._tools else []
-        for name in self._tools - set(known):
-            return (
-                f"no {noun}: there is no tool {name!r}.{did_you_mean(name, known)} Tools: {', '.join(known)}"
-            )
-        is_known = "FROM training" not in self._source or self.engine.run(_ANY_OUTCOME).num_rows
-        unknown = "" if is_known else "; no score says what training made of a trajectory (docs/training.md)"
-        return f"no {noun} is like that{unknown}"
+        """Return why no row matches."""
+        return self.listing.nothing(self.engine, self._source, self._of_run, self._given)
 
 
 def _parts(text: str | None) -> list[str]:

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Literal, get_args
 
 from rich.console import Console
-from rich.text import Text
 
 from otel_rollout.base.printable import in_one_line, printable
+from otel_rollout.cli.page_output import tell
 from otel_rollout.look.fitted_table import TableColumn, print_fitted
 from otel_rollout.look.listings import ListedColumn, cell
 from otel_rollout.table.query import dicts_of
@@ -49,13 +49,11 @@ def print_table(
         notes: lines below the table.
         is_wide: whether to print all columns in full width.
     """
-    console = Console(highlight=False)
     found = [_column(rows, each, is_wide) for each in columns]
     shown = [column for column in found if column.rank == 0 or any(column.cells)]
     if rows:
-        print_fitted(console, shown, "--wide shows every column", is_wide=is_wide)
-    for note in notes:
-        console.print(Text(printable(note)), soft_wrap=True)
+        print_fitted(Console(highlight=False), shown, "--wide shows every column", is_wide=is_wide)
+    tell(*notes)
 
 
 def _column(rows: Sequence[dict[str, Any]], of: ListedColumn, is_wide: bool) -> TableColumn:

@@ -12,9 +12,9 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from otel_rollout.base.printable import in_one_line, printable
+from otel_rollout.base.printable import in_one_line
 from otel_rollout.cli.dumps import reading
-from otel_rollout.cli.page_output import HtmlOption, JsonOption, answer, writing
+from otel_rollout.cli.page_output import HtmlOption, JsonOption, answer, say, tell, writing
 from otel_rollout.cli.sources import as_table
 from otel_rollout.cli.table import FromOption, NewestRunOption
 from otel_rollout.look.analysis.run_choice import run_of, source_said
@@ -78,7 +78,7 @@ def timeline(
         with writing("output"):
             trace.write(found, perfetto)
         if str(perfetto) != _STDOUT:
-            typer.echo(printable(f"Written to {perfetto}"), err=True)
+            say(f"Written to {perfetto}")
     if html or json or not perfetto:
         show = partial(_show, found, location)
         answer(html, json, partial(page_of_timeline, found), partial(as_json, found), show)
@@ -113,8 +113,7 @@ def _show(timeline: Timeline, location: str) -> None:
     for ranks, rows in tables:
         if rows:
             print_fitted(console, columns_of(rows, ranks, _TEXTS), "--html has all")
-    for note in (*text.notes(timeline), f"from {location}"):
-        print_sentence(console, Text(printable(note)))
+    tell(*text.notes(timeline), f"from {location}")
 
 
 def _curve(timeline: Timeline) -> str:

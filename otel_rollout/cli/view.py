@@ -15,6 +15,7 @@ import typer
 
 from otel_rollout.cli import dumps, sources
 from otel_rollout.cli.dumps import DumpFormatOption, DumpName, MapOption
+from otel_rollout.cli.page_output import say
 from otel_rollout.cli.table import FromOption, NewestRunOption
 from otel_rollout.look.dumps.opening import files_of
 from otel_rollout.look.web import server
@@ -47,7 +48,7 @@ def view(
     """Serve a run's pages to a browser on this machine: steps, groups, trajectories, time and health."""
     missing = [name for name in _PACKAGES if find_spec(name) is None]
     if missing:
-        typer.echo(f"The pages need {' and '.join(missing)}: pip install 'otel-rollout[view]'", err=True)
+        say(f"The pages need {' and '.join(missing)}: pip install 'otel-rollout[view]'")
         raise typer.Exit(2)
     followed = Live(_origin(_source(paths or [], from_, format_, map_)))
     try:
@@ -56,7 +57,7 @@ def view(
         address = f"http://{server.HOST}:{listening.getsockname()[1]}{_first_page(followed, run)}"
         typer.echo(f"{followed.origin.location} at {address}\nEnd with Ctrl-C.")
         if followed.problem:
-            typer.echo(f"{followed.problem} Its pages appear once there is one.", err=True)
+            say(f"{followed.problem} Its pages appear once there is one.")
         if open_:
             webbrowser.open(address)
         server.serve(followed, listening, run)

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 from urllib.parse import unquote, urlsplit
 
 from otel_rollout import settings_reader
-from otel_rollout.base.environment import PREFIXES
+from otel_rollout.base.environment import PREFIXES, may_be_credential, without_credentials
 from otel_rollout.record.runs.target import is_further_variable
 from otel_rollout.settings import CONFIG_VARIABLE, Settings
 
@@ -29,6 +29,8 @@ _LOOPBACK: Final = re.compile(r"localhost|127(\.\d+){3}|::1|0\.0\.0\.0", re.IGNO
 _OTLP_ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _ADDRESS_NAMES: Final = re.compile("ADDRESS|ENDPOINT|HOST|URI|URL")
 """Pattern in the names of variables whose values are addresses."""
+_ADDRESS: Final = re.compile(r"[\w+.-]+://[^@]+|[^@]+:\d+")
+"""Matches an address without user and password; of one without a scheme, only with a port."""
 
 
 def of_tracing(environ: Mapping[str, str]) -> dict[str, str]:
@@ -51,7 +53,7 @@ def mask(text: str, environ: Mapping[str, str]) -> str:
     """Replace every value of a variable, and every part of a value, by ``$NAME``.
 
     Errors of exporters and libraries may quote values. Parts of one or two characters stay, so that the text
-    remains readable.
+    remains readable. An address stays without user, password and query, because a person must check it.
     """
     concerned = of_tracing(environ) | of_other_exporters(environ)
     # First, because it repeats what a person has set in others: the last variable's name is shown.
@@ -59,18 +61,26 @@ def mask(text: str, environ: Mapping[str, str]) -> str:
     for name, value in ordered:
         text = text.replace(f"{name}={value!r}", name)
     shown = {part for name in _SHOWN for part in _parts(environ.get(name, ""))}  # also in CONFIG_VARIABLE
+    shown.update(_address(*item) for item in ordered)
     shown |= {str(field.default) for field in dataclasses.fields(Settings)}  # CONFIG_VARIABLE has these, too
     secrets = {
         part: name
         for name, value in ordered
         for part in _parts(value)
-        if len(part) >= _MIN_MASKED and part.lower() not in _COMMON_WORDS and part not in shown
+        if len(part) >= _MIN_MASKED and part.lower() not in _COMMON_WORDS and part.rstrip("/") not in shown
     }
     if not secrets:
         return text
     # One pass, the longest values first, so that an inserted name is not replaced again.
     pattern = "|".join(re.escape(part) for part in sorted(secrets, key=len, reverse=True))
     return re.sub(pattern, lambda match: f"${secrets[match[0]]}", text)
+
+
+def _address(name: str, value: str) -> str:
+    """Return the address that a variable names, without user, password and query; empty if it names none."""
+    address = re.split("[?#]", without_credentials(value.strip()))[0].rstrip("/")
+    is_one = _ADDRESS_NAMES.search(name) and not may_be_credential(name, "") and _ADDRESS.fullmatch(address)
+    return address if is_one else ""
 
 
 def on_loopback(environ: Mapping[str, str], options: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -132,14 +142,11 @@ def _parts_of_url(value: str) -> Iterator[str]:
         parts = urlsplit(value)
     except ValueError:
         return
-    user_information, _, host = parts.netloc.rpartition("@")
     yield value.rstrip("/")
-    yield user_information
+    yield parts.netloc.rpartition("@")[0]
     password = parts.password or ""
     yield from (password, unquote(password))
     yield parts.query
-    if user_information:
-        yield host
 
 
 def _leaves(value: str) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import textwrap
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,9 @@ _SHORT: Final = 16
 """Width, in characters, to which a text is shortened before a column is left out."""
 _MIN_WIDTH: Final = 3
 """Least width of a column, in characters: a table that cannot fit keeps its frame."""
+_COMMAND: Final = re.compile(r"`[^`\n]*`|(?<=: )(?:otel-rollout|pip) .*?(?=\. |$)", re.MULTILINE)
+"""Matches what a person pastes in a sentence: text between backquotes, or a command after a colon."""
+_NO_BREAK: Final = "\0"
 STATES: Final = {
     "ok": "green", "error": "bold red", "failed": "bold red", "running": "yellow",
     "warn": "yellow", "fail": "bold red",
@@ -87,10 +91,12 @@ def room(console: Console) -> int:
 
 
 def print_sentence(console: Console, text: Text, indent: str = "") -> None:
-    """Print lines of words: on a terminal broken at blanks only, in a pipe whole."""
+    """Print lines of words: on a terminal broken at blanks outside of commands only, in a pipe whole."""
     width = console.width if console.is_terminal else NO_LIMIT
     fill = textwrap.TextWrapper(width, "", indent, break_long_words=False, break_on_hyphens=False).fill
-    console.print(Text("\n".join(map(fill, text.plain.split("\n"))), text.style), soft_wrap=True)
+    whole = _COMMAND.sub(lambda match: match[0].replace(" ", _NO_BREAK), text.plain)
+    lines = "\n".join(map(fill, whole.split("\n"))).replace(_NO_BREAK, " ")
+    console.print(Text(lines, text.style), soft_wrap=True)
 
 
 def print_fitted(

@@ -7,9 +7,12 @@ from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple
 
 from otel_rollout.base.printable import in_one_line
-from otel_rollout.look.conversation.formatting import score_value
+from otel_rollout.base.suggest import unknown
+from otel_rollout.look.analysis.run_choice import tools_of
+from otel_rollout.look.conversation.formatting import score_value, steps_in_words
 from otel_rollout.look.conversation.trajectories import IN_ORDER, ORDER_OF_GROUPS, ORDER_OF_STEPS
 from otel_rollout.table import figures, filters, training
+from otel_rollout.table.query import Engine
 from otel_rollout.table.select import literal
 
 Form = Literal["", "name", "id", "number", "seconds", "mark"]
@@ -28,6 +31,9 @@ _MAX_CELL: Final = 200
 """Maximum characters of a value in a table."""
 _DIGITS_OF_ID: Final = 8
 """Digits of a trace id in a table, which `show` takes."""
+
+
+_ANY_OUTCOME: Final = "SELECT trace_id FROM training WHERE has_outcome LIMIT 1"
 
 
 class Filter(NamedTuple):
@@ -133,6 +139,36 @@ class Listing(NamedTuple):
             if given[each.argument] is not None:
                 found.setdefault(column, []).append(each.sql(column, given[each.argument]))
         return {name: filters.any_of(conditions) for name, conditions in found.items()}
+
+    def nothing(self, engine: Engine, source: str, of_run: str, given: Mapping[str, Any]) -> str:
+        """Return why no row matches filters: what exists instead, or what the source does not tell.
+
+        Args:
+            engine: queries the table.
+            source: the view that was searched.
+            of_run: condition that a row is of the searched runs.
+            given: argument of each filter → its value.
+        """
+        by_column = self.conditions(given)
+        conditions = [by_column.get("step", "true"), by_column.get("validate", "true")]
+        rows = engine.dicts(
+            f"SELECT DISTINCT step, step_text, coalesce({' AND '.join(conditions)}, false) AS is_wanted "  # noqa: S608
+            f"FROM {source} WHERE {of_run} ORDER BY step"
+        )
+        if rows and not any(row["is_wanted"] for row in rows):
+            said = steps_in_words(map(filters.step_in, rows))
+            return f"no {self.noun}: there {'are' if said.startswith('steps') else 'is'} {said}"
+        for name in filter(None, map(given.get, ("tool", "failed_tool"))):
+            if name not in (known := tools_of(engine, of_run)):
+                return unknown("tool", name, known)
+        if "tool_errors" in by_column:
+            failed = given.get("failed_tool")
+            calls = f"called_tools WHERE {of_run}" + (f" AND tool_name = {literal(failed)}" if failed else "")
+            if engine.count(calls) and not engine.count(f"{calls} AND known > 0"):
+                return f"no {self.noun}: the source does not tell how its tool calls ended"
+        is_known = "FROM training" not in source or engine.dicts(_ANY_OUTCOME)
+        unsaid = "" if is_known else "; no score says what training made of a trajectory (docs/training.md)"
+        return f"no {self.noun} is like that{unsaid}"
 
 
 def of_query(names: Sequence[str]) -> list[ListedColumn]:

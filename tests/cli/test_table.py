@@ -68,6 +68,33 @@ def test_sentence_breaks_between_words_on_a_terminal_alone(is_terminal: bool) ->
     assert max(map(len, printed.splitlines())) == (37 if is_terminal else len(sentence))
 
 
+def test_command_in_a_sentence_is_whole() -> None:
+    """It can be pasted from a terminal, if it fits on a line: between backquotes, or after a colon."""
+    console = Console(width=40, force_terminal=True, file=io.StringIO())
+    sentence = "Try this: `otel-rollout show 1/2/3 --wide`. Or this: otel-rollout list --failed -o abcd. Go."
+    fitted_table.print_sentence(console, Text(sentence))
+    assert console.file.getvalue().splitlines() == [
+        "Try this:",
+        "`otel-rollout show 1/2/3 --wide`. Or",
+        "this:",
+        "otel-rollout list --failed -o abcd. Go.",
+    ]
+
+
+def test_messages_break_between_words_on_a_terminal_alone(table: Path) -> None:
+    """An error and the note of an empty list are one line in a pipe."""
+    for arguments, code in (
+        (["list", "--from", "mlflow"], 2),
+        (["list", "--from", table, "--tool", "a-long-name-of-a-tool"], 0),
+    ):
+        piped = subprocess.run([*COMMAND, *map(str, arguments)], capture_output=True, text=True, check=False)
+        message, *_ = (piped.stderr or piped.stdout).splitlines()
+        lines = on_a_terminal(*arguments, columns=60, code=code).splitlines()
+        beginning = next(count for count in range(len(lines) + 1) if " ".join(lines[:count]) == message)
+        assert beginning > 1
+        assert max(map(len, lines[:beginning])) <= 60
+
+
 def test_list_filters_and_sorts(table: Path) -> None:
     """The rows meet every filter, in the order that is asked for."""
     printed = run(
@@ -212,7 +239,7 @@ def test_tables_of_counts_and_findings_fit(monkeypatch: pytest.MonkeyPatch) -> N
     assert "an error with so many words that no terminal shows them beside the other columns" in words
 
 
-def on_a_terminal(*arguments: object, columns: int) -> str:
+def on_a_terminal(*arguments: object, columns: int, code: int = 0) -> str:
     """Return what the command prints on a terminal of so many columns."""
     master, slave = pty.openpty()
     command = [*COMMAND, *map(str, arguments)]
@@ -223,7 +250,7 @@ def on_a_terminal(*arguments: object, columns: int) -> str:
         with contextlib.suppress(OSError):  # the end of a terminal
             while read := os.read(master, 1 << 16):
                 shown += read
-        assert process.wait(60) == 0
+        assert process.wait(60) == code
     os.close(master)
     return re.sub(r"\x1b\[[\d;]*m", "", shown.decode()).replace("\r", "")
 
@@ -279,11 +306,33 @@ def test_list_with_an_unknown_tool_names_those_that_there_are(table: Path) -> No
     for option in ("--tool", "--failed-tool"):
         printed = run("list", "--from", table, option, "pyton").output
         assert printed.splitlines()[0] == (
-            "no trajectory: there is no tool 'pyton'. Did you mean 'python'? "
-            "Tools: calculator, python, search"
+            "There is no tool 'pyton'. Did you mean 'python'? Tools: calculator, python, search."
         )
     printed = run("list", "--from", table, "--tool", "python", "--reward", ">9").output
     assert printed.startswith("no trajectory is like that\n")
+
+
+@pytest.mark.parametrize("option", ["--sort", "--columns", "--where"])
+def test_a_part_of_a_columns_name_is_answered_with_the_column(table: Path, option: str) -> None:
+    """Each option names the column that was meant, as of other misspellings."""
+    said = {"--sort": "-spread", "--columns": "spread", "--where": "spread > 0"}[option]
+    printed = run("groups", "--from", table, f"{option}={said}", code=2).output
+    assert "There is no column 'spread'. Did you mean 'reward_spread'? Columns: " in printed
+
+
+def test_list_says_that_failures_of_tools_are_unknown(tmp_path: Path) -> None:
+    """No status of a call is no success: an empty list would read as if no call had failed."""
+    path = tmp_path / "table"
+    of_tools = {"search": None, "python": "ok"}
+    calls = [
+        row("1", name[:1], "a1", kind="TOOL", tool_name=name, status=status)
+        for name, status in of_tools.items()
+    ]
+    written(path, [root("1"), *calls])
+    unknown = "no trajectory: the source does not tell how its tool calls ended\n"
+    assert run("list", "--from", path, "--failed-tool", "search").output.startswith(unknown)
+    for known in (("--failed-tool", "python"), ("--tool-error",)):
+        assert run("list", "--from", path, *known).output.startswith("no trajectory is like that\n")
 
 
 def test_step_may_be_a_text_or_none(tmp_path: Path) -> None:

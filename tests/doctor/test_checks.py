@@ -205,9 +205,40 @@ def test_quoted_parts_of_a_value_are_masked(value, text):
 
 def test_masked_value_has_the_name_of_the_variable_that_a_person_has_set() -> None:
     """The variable that this library writes repeats values of others, and nobody can correct it."""
-    address = "http://127.0.0.1:5999"
-    environ = {"MLFLOW_TRACKING_URI": address, "OTEL_ROLLOUT_CONFIG": f'{{"target": "{address}"}}'}
-    assert variables.mask(f"no server at {address}", environ) == "no server at $MLFLOW_TRACKING_URI"
+    environ = {"MLFLOW_EXPERIMENT_NAME": "secret", "OTEL_ROLLOUT_CONFIG": '{"target": "secret"}'}
+    assert variables.mask("no secret here", environ) == "no $MLFLOW_EXPERIMENT_NAME here"
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("http://127.0.0.1:5999", "http://127.0.0.1:5999/v1/traces"),
+        (f"http://user:{SECRET}@host:4318/", "http://host:4318/v1/traces"),
+        (f"https://host/path?key={SECRET}", "https://host/path/v1/traces"),
+        ("collector:4317", "collector:4317"),
+    ],
+)
+def test_address_is_shown_without_what_may_be_secret(value: str, shown: str) -> None:
+    """A person must check the address: it stays, also where the variable that this library writes has it."""
+    name = "OTEL_EXPORTER_OTLP_ENDPOINT"
+    environ = {name: value, "OTEL_ROLLOUT_CONFIG": json.dumps({"target": value})}
+    assert variables.mask(f"no server at {shown} ({name})", environ) == f"no server at {shown} ({name})"
+    assert SECRET not in variables.mask(f"no server at {value}", environ)
+
+
+@pytest.mark.parametrize("name", ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_X_KEY_URL"])
+def test_credential_is_masked_where_an_address_is_expected(name: str) -> None:
+    """A word without a port is no address, and a variable may be named as a credential's."""
+    value = SECRET if "KEY" not in name else f"http://{SECRET}"
+    assert SECRET not in variables.mask(f"no server at {value}", {name: value})
+
+
+def test_closed_port_is_named_with_its_address(environment):
+    """The row has the address that one wants to check, and no query."""
+    endpoint = "http://127.0.0.1:1"
+    found = environment(OTEL_TRACES_EXPORTER="otlp", OTEL_EXPORTER_OTLP_ENDPOINT=f"{endpoint}?key={SECRET}")
+    assert f"endpoint {endpoint}/v1/traces (OTEL_EXPORTER_OTLP_ENDPOINT)" in only(found, "endpoint").found
+    assert SECRET not in everything_shown(found)
 
 
 def test_text_without_secrets_stays():

@@ -12,7 +12,7 @@ from tests.cli.command import run, run_here
 from tests.dumps.reading import verl_line, write_lines
 from tests.dumps.test_readers import LOOP
 from tests.waiting import wait_for
-from tests.web.served import Served
+from tests.web.served import Served, hrefs
 
 
 @pytest.fixture(autouse=True)
@@ -85,6 +85,41 @@ def test_nothing_is_said_of_tool_errors_where_no_call_has_a_known_status(dump, o
     assert {tool["errors"] for step in report["training"] for tool in step["tools"]} == {None}
     assert not re.search(r"tool errors.*0 %|0/\d", run_here("report", "--from", dump))
     assert re.search("tool errors +– +–", run_here("compare", "10/1/0", "10/1/1", "--from", dump))
+
+
+def test_an_unknown_number_of_failed_calls_is_no_link(dump):
+    """The page of a run links the calls of a tool, and no list of failures that nobody knows."""
+    with Served(dump, dump.parent) as served:
+        page = served.get(next(href for href in hrefs(served.get("/"), "/run?")))
+        assert [href for href in hrefs(page, "/trajectories?") if "tool=calc" in href]
+        assert not [href for href in hrefs(page, "/trajectories?") if "failed_tool" in href]
+
+
+@pytest.mark.parametrize("command", ["compare 0/7/0 0/7/1", "group 0/7"])
+def test_long_name_of_a_failed_tool_goes_on_below_its_beginning(tmp_path, monkeypatch, command):
+    """Where the cells of two trajectories are narrow, ``failed`` is not at their edge."""
+    monkeypatch.setenv("COLUMNS", "80")
+    name = "HermesToolParser.extract_tool_calls"
+    result = {"type": "tool_result", "tool_use_id": "c", "content": "none", "is_error": True}
+    asked = [{"type": "tool_use", "id": "c", "name": name, "input": {"e": side}} for side in ("a", "b")]
+    calls = [{"role": "assistant", "content": [each]} for each in asked]
+    records = [
+        {"messages": [call, {"role": "user", "content": [result]}], "step": 0, "index": 7, "reward": reward}
+        for reward, call in enumerate(calls)
+    ]
+    path = write_lines(tmp_path / "own.jsonl", records)
+    told = run_here(*command.split(), "--from", path)
+    assert re.search(rf"^   {re.escape(name)} {{3,}}{re.escape(name)}", told, re.MULTILINE)
+    assert re.search(r"^   failed {3,}failed", told, re.MULTILINE)
+
+
+def test_a_misspelt_format_is_answered_with_the_format(dump):
+    """A path after a colon shows that the word before it is meant as a format."""
+    told = run_here("list", "--from", f"verrl:{dump}", code=2)
+    assert told.startswith("There is no format 'verrl'. Did you mean 'verl'? Formats: verl, ")
+    assert f"There is no file or directory verrl:{dump}x" in run_here(
+        "list", "--from", f"verrl:{dump}x", code=2
+    )
 
 
 def test_health_gives_no_advice_that_a_dump_cannot_follow(dump):

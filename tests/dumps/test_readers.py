@@ -174,6 +174,42 @@ def test_messages_are_read_by_a_users_own_names(tmp_path, opened):
     assert [(row["path"], row["reward"]) for row in found.trajectories()] == [("3/0/0", 0.5), ("3/0/1", 1.5)]
 
 
+def talk_about(question, answer):
+    """Return a conversation that begins with a system message, as all of its file do."""
+    said = [("system", "You calculate."), ("user", question), ("assistant", answer)]
+    return [{"role": role, "content": text} for role, text in said]
+
+
+@pytest.mark.parametrize("has_step", [True, False])
+def test_rows_of_one_question_are_a_group_after_a_shared_system_message(tmp_path, opened, has_step):
+    """Without a sample index, the messages before the first reply tell groups apart, in each step."""
+    rows = [("1+1?", "2"), ("2+2?", "4"), ("1+1?", "3"), ("2+2?", "4")]
+    lines = [
+        {"messages": talk_about(*row), "reward": 1.0} | ({"step": step} if has_step else {})
+        for step in (7, 8)
+        for row in rows
+    ]
+    found = opened(write_lines(tmp_path / "chat.jsonl", lines))
+    groups = found.rows("SELECT path, trajectories FROM groups ORDER BY path")
+    names = {"7/0": 2, "7/1": 2, "8/2": 2, "8/3": 2} if has_step else {"-/0": 4, "-/1": 4}
+    assert {row["path"]: row["trajectories"] for row in groups} == names
+
+
+def test_any_json_value_can_be_a_group(tmp_path, opened):
+    """Lists, objects, 0 and text name groups; without such a value, the prompt does."""
+    groups = [["a", 1], {"b": [2]}, 0, "0", "", None]
+    lines = [
+        {"messages": talk_about("1+1?", answer), "reward": 1.0, "of": group}
+        for answer in "23"
+        for group in groups
+    ]
+    found = opened(write_lines(tmp_path / "own.jsonl", lines), mapped="group=of")
+    rows = found.rows("SELECT path, trajectories FROM groups ORDER BY path")
+    assert [row["trajectories"] for row in rows] == [2, 2, 2, 2, 4]
+    ids = [row["group_id"] for row in found.rows("SELECT group_id FROM trajectories WHERE rollout_n = 0")]
+    assert sorted(map(str, ids)) == sorted(['["a",1]', '{"b":[2]}', "0", "0", "None"])
+
+
 def test_anthropics_tool_blocks_are_tool_calls_with_their_results(tmp_path, opened):
     """Blocks of the type ``tool_use`` and ``tool_result`` are calls; a result may say that it is an error."""
     talk = [
@@ -218,9 +254,10 @@ def test_a_mapped_field_that_no_record_has_is_named(tmp_path, opened):
     talk = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}]
     record = {"conversation": talk, "scores": {"total": 1}, "iteration": 3}
     own = write_lines(tmp_path / "own.jsonl", [record])
-    advice = "--map reward=FIELD names another field of conversation, scores, iteration."
+    advice = "--map reward=FIELD names another field of conversation, scores, iteration, scores.total."
     misspelt = opened(own, mapped="reward=score.total,step=iteration")
-    assert f"The first records have no score.total for the reward: {advice}" in misspelt.remarks
+    meant = "Did you mean 'scores.total'?"
+    assert f"The first records have no score.total for the reward: {advice} {meant}" in misspelt.remarks
     usual = "reward or score or rewards"
     assert f"The first records have no {usual} for the reward: {advice}" in opened(own).remarks
     assert len(opened(own, mapped="reward=scores.total,step=iteration").remarks) == 1
@@ -320,6 +357,17 @@ def test_nemo_rl_values_are_lists_of_one(tmp_path, opened):
     assert found.scores()["7/0/0"]["advantage"] == 0.5
 
 
+def test_nemo_rl_siblings_share_all_that_was_asked(tmp_path, opened):
+    """A system message that all lines begin with makes no group of different questions."""
+    asked = ["1+1?", "2+2?", "1+1?"]
+    lines = [
+        {"content": [talk_about(text, "4")], "rewards": [1.0], "idx": index}
+        for index, text in enumerate(asked)
+    ]
+    found = opened(write_lines(tmp_path / "train_data_step7.jsonl", lines))
+    assert [row["path"] for row in found.trajectories()] == ["7/0/0", "7/0/1", "7/1/0"]
+
+
 def torch_file(path, value):
     """Write values as a file of PyTorch."""
     with zipfile.ZipFile(path, "w") as archive:
@@ -343,6 +391,14 @@ def test_slime_samples_are_read_without_torch(tmp_path, opened):
     assert (one["path"], one["reward"], one["tokens_out"], other["reward"]) == ("6/4/0", 1.0, 2, None)
     assert (one["policy_version_min"], one["policy_version_max"]) == (3, 5)
     assert found.rows("SELECT finish_reason FROM turns")[0]["finish_reason"] == "length"
+
+
+def test_slime_samples_without_a_group_are_grouped_by_their_prompts(tmp_path, opened):
+    """Samples of an evaluation have no ``group_index``."""
+    samples = [SAMPLE, *(SAMPLE | {"group_index": None, "prompt": text} for text in ("1+1?", "2+2?", "1+1?"))]
+    torch_file(tmp_path / "rollout_6.pt", {"rollout_id": 6, "samples": samples})
+    paths = [row["path"] for row in opened(tmp_path / "rollout_6.pt").trajectories()]
+    assert paths == ["6/1/0", "6/1/1", "6/2/0", "6/4/0"]
 
 
 class _Code:

@@ -66,6 +66,21 @@ def test_fields_filter_and_sort(served: Served, fields: dict[str, str], names: l
     assert listed(served, **fields) == names
 
 
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"failed_tool": "serch"}, "There is no tool 'serch'. Did you mean 'search'? Tools: "),
+        ({"step": "99"}, "No trajectory: there are steps 1–3"),
+    ],
+)
+def test_an_empty_list_says_what_there_is(served: Served, fields: dict[str, str], said: str) -> None:
+    """The page says what ``otel-rollout list`` says."""
+    answer = served.get(f"/trajectories?{RUN}&{urlencode(fields)}")
+    assert said in answer.text
+    other = served.get(f"/trajectories?{RUN}&{urlencode({'seconds': '>5'})}")
+    assert "No trajectory is like that." in other.text
+
+
 def test_field_that_cannot_be_read_is_explained(served: Served) -> None:
     """The page has the sentence, and the field as it was typed."""
     answer = served.get(f"/trajectories?{RUN}&reward=good")

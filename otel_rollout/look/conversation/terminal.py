@@ -19,7 +19,7 @@ from otel_rollout.look.conversation.comparison import Comparison
 from otel_rollout.look.conversation.conversation import Conversation
 from otel_rollout.look.conversation.summary import Summary
 from otel_rollout.look.conversation.turn import EVALUATOR, FAILURE, MODEL, TOOL, Turn
-from otel_rollout.look.fitted_table import STATES, TableColumn, print_fitted
+from otel_rollout.look.fitted_table import STATES, TableColumn, print_fitted, print_sentence
 
 STYLES: Final = {
     "system": "blue",
@@ -54,8 +54,7 @@ def list_trajectories(
         TableColumn("out", [_count(each.tokens.output) for each in rows], 3, is_number=True),
     )
     print_fitted(console, columns)
-    for line in (*formatting.runs(summaries), f"from {location}", *notes):
-        console.print(text_of(line), soft_wrap=True)
+    print_sentence(console, text_of("\n".join((*formatting.runs(summaries), f"from {location}", *notes))))
 
 
 def _count(number: int | None) -> str:
@@ -112,10 +111,11 @@ def _heading(turn: Turn, number: int) -> RenderableType:
     return _grid([(_role(turn, number), formatting.details(turn))], _HALF, beside, is_wide=True)
 
 
-def _role(turn: Turn, number: int) -> Text:
+def _role(turn: Turn, number: int) -> Table:
+    """Return a turn's number and role; a further line begins below the role."""
     failed = ("  failed", _FAILED) if turn.error else ""
     role = text_of(formatting.role(turn), f"bold {STYLES.get(turn.role, '')}")
-    return Text.assemble((f"{number:>2} ", "dim"), role, failed)
+    return _grid([(f"{number:>2}", Text.assemble(role, failed))], {"style": "dim"}, _HALF, is_wide=True)
 
 
 def _body(turn: Turn, parts: tuple[str, str, str] | None = None) -> Iterator[Text]:

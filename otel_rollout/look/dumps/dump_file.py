@@ -22,7 +22,7 @@ from typing import Any, Final, TypeAlias
 from otel_rollout.look.conversation.formatting import counted
 from otel_rollout.look.dumps import torch_file
 from otel_rollout.look.dumps.trajectory import Groups
-from otel_rollout.look.dumps.values import decoded
+from otel_rollout.look.dumps.values import decoded, entries_of
 from otel_rollout.look.errors import ViewerError, unreadable
 from otel_rollout.spool import zstd
 from otel_rollout.spool.files import BoundedReader
@@ -40,7 +40,8 @@ MAX_RATIO: Final = 1000
 ALWAYS_ALLOWED_BYTES: Final = 1 << 30
 _HEAD_RECORDS: Final = 8
 _MAX_NAMED: Final = 3
-_MAX_FIELDS: Final = 12
+MAX_FIELDS: Final = 12
+"""Maximum fields that a message names."""
 _ROWS: Final = 256
 """Rows of a Parquet file that are decoded at once."""
 _GZIP, _ZSTD, _PARQUET, _ZIP, _PICKLE = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PAR1", b"PK\x03\x04", b"\x80"
@@ -84,9 +85,12 @@ class DumpFile:
         return [record for _, record in itertools.islice(records, _HEAD_RECORDS)]
 
     @property
-    def fields(self) -> str:
-        """The names of the first record's fields, for a message; empty if the file holds no records."""
-        return ", ".join(map(str, [*self.head[0]][:_MAX_FIELDS])) if self.head else ""
+    def fields(self) -> list[str]:
+        """The names of the first record's fields, then those of nested objects with dots."""
+        found = [*entries_of(self.head[0] if self.head else {}, object).items()]
+        for name, value in found:
+            found += [(f"{name}.{inner}", each) for inner, each in entries_of(value, object).items()]
+        return [name for name, _ in found]
 
     def has(self, *names: str) -> bool:
         """Return whether most of the first records have all of these keys."""

@@ -15,7 +15,7 @@ from typing import Final
 from otel_rollout.base.suggest import unknown
 from otel_rollout.look.conversation.formatting import counted
 from otel_rollout.look.dumps import formats
-from otel_rollout.look.dumps.dump_file import DumpFile
+from otel_rollout.look.dumps.dump_file import MAX_FIELDS, DumpFile
 from otel_rollout.look.dumps.formats import Format, Read
 from otel_rollout.look.dumps.readers.messages import Mapped
 from otel_rollout.look.dumps.spans import DumpSpans
@@ -128,13 +128,13 @@ class Dumps:
         """Return why nothing was opened, with an example of a mapping if records have unknown fields."""
         if not found:
             return f"{self.location} holds no dump. {_WANTED}"
-        fields = next(filter(None, (file.fields for file in found)), "")
+        fields = next(filter(None, (file.fields for file in found)), [])
         if not fields:
             why = "it is no dump" if found[0].path.stat().st_size else "it is empty"
             return f"{self.location} holds no records: {why}. {_WANTED}"
         return (
             f"{self.location} has no known format ({', '.join(self.formats)}). "
-            f"Its records have the fields {fields}. "
+            f"Its records have the fields {', '.join(fields[:MAX_FIELDS])}. "
             "Say which is which: --map messages=FIELD,reward=FIELD,step=FIELD,sample=FIELD."
         )
 

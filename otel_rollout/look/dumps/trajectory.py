@@ -168,6 +168,11 @@ class DumpedTrajectory:
 _UNKNOWN: Final = ModelTurn()
 
 
+def asked_in(messages: Messages) -> Messages:
+    """Return the messages before the model's first one, which siblings share, or else the first message."""
+    return list(takewhile(lambda message: message.get("role") != MODEL, messages)) or messages[:1]
+
+
 def rewards_in(value: Any) -> dict[str, Any]:
     """Return rewards by name; a single reward is also stored under the name ``reward``."""
     found = entries_of(value if isinstance(value, Mapping) else {REWARD: value}, int, float)
@@ -240,7 +245,8 @@ def _content(name: str, value: Any) -> dict[str, Any]:
 class Groups:
     """Assigns numbers to groups and siblings in the order of the file, for a dump without such numbers.
 
-    The key of a group is the group's id in the dump, or the prompt if siblings have equal prompts.
+    The key of a group is the group's id in the dump, or the prompt if siblings have equal prompts. It may be
+    of any types that JSON has.
     """
 
     def __init__(self) -> None:
@@ -248,6 +254,6 @@ class Groups:
 
     def place(self, *key: Any) -> tuple[int, int]:
         """Return the number of the group with this key, and the number of the next trajectory in it."""
-        found = self._numbers.setdefault(hash(key), [len(self._numbers), -1])
+        found = self._numbers.setdefault(hash(repr(key)), [len(self._numbers), -1])
         found[1] += 1
         return found[0], found[1]

@@ -59,14 +59,13 @@ class Filters:
         text = self.text(PAGE)
         return min(max(int(text), 1), MAX_PAGES) if text.isdecimal() and len(text) < 9 else 1
 
-    def conditions(self) -> list[str]:
-        """Return the SQL conditions of the filled fields.
+    def values(self) -> dict[str, bool | str | None]:
+        """Return the value of each field; None for an empty one.
 
         Raises:
             QueryError: a field's text is invalid.
         """
-        values = {each.argument: self._value(each) for _, each in _LISTING.filters}
-        return list(_LISTING.conditions(values).values())
+        return {each.argument: self._value(each) for _, each in _LISTING.filters}
 
     def order(self) -> str:
         """Return the order of the rows as SQL.
@@ -91,16 +90,20 @@ class Filters:
 
 def page_of_trajectories(snapshot: Snapshot, run: Run, given: Filters, links: ServedLinks) -> str:
     """Return the page of a run's trajectories; for an invalid field, the page says what is wrong."""
-    problem, count = "", 0
+    problem, nothing, count = "", "", 0
     rows: list[dict[str, Any]] = []
     further = tuple(_further(snapshot, run))
     try:
-        conditions = filters.all_of([run.condition, *given.conditions()])
+        values = given.values()
+        conditions = filters.all_of([run.condition, *_LISTING.conditions(values).values()])
         order = given.order()
     except QueryError as error:
         problem = str(error).removeprefix("--")  # a field has the name of its option
     else:
-        rows, count = _rows(snapshot, conditions, order, given.page, further)
+        source = figures.trajectories_with([conditions, order])
+        rows, count = _rows(snapshot, source, conditions, order, given.page, further)
+        if not count:
+            nothing = _LISTING.nothing(snapshot.engine, source, run.condition, values)
     is_last = given.page * PAGE_ROWS >= count
     return render(
         "trajectories.html",
@@ -114,6 +117,7 @@ def page_of_trajectories(snapshot: Snapshot, run: Run, given: Filters, links: Se
         given=given,
         problem=problem,
         count=count,
+        nothing=nothing,
         first=(given.page - 1) * PAGE_ROWS + 1,
         columns=list(_columns(rows)),
         rows=[_shown(row) for row in rows],
@@ -147,10 +151,10 @@ def _fields(further: Sequence[str], given: Filters) -> Iterator[Filter]:
 
 
 def _rows(
-    snapshot: Snapshot, conditions: str, order: str, page: int, further: Sequence[str]
+    snapshot: Snapshot, source: str, conditions: str, order: str, page: int, further: Sequence[str]
 ) -> tuple[list[dict[str, Any]], int]:
     """Return a page of rows, and the number of all rows."""
-    source = f"{figures.trajectories_with([conditions, order])}{conditions}"
+    source += conditions
     found = snapshot.rows(
         f"SELECT trace_id, count(*) OVER () AS number FROM {source} ORDER BY {order} "  # noqa: S608
         f"LIMIT {PAGE_ROWS} OFFSET {(page - 1) * PAGE_ROWS}"

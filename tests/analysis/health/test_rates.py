@@ -81,7 +81,7 @@ def test_nothing_recorded_is_unobserved() -> None:
         (
             (0.02, 0.03, 0.005, 0.4), {3}, "healthy",
             "1 of the 200 trajectories with a call (0.5%) has a broken one: below the limit of 50%, and no "
-            "step rises above 2 or more before it.",
+            "step is clearly above the steps before it.",
         ),
         (
             (0.02, 0.03, 0.02, 0.4), {2}, "healthy",

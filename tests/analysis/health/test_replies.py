@@ -77,7 +77,7 @@ def test_of_errors_that_are_equally_frequent_the_first_by_name_is_named(tmp_path
         for index, error in enumerate(errors)
     ]
     found = answer(tmp_path, "tool_error_burst", [*trajectories(8), *calls[turn:], *calls[:turn]])
-    assert "The most frequent is KeyError of `search`" in found.message
+    assert "The most frequent error is KeyError of `search`" in found.message
 
 
 @pytest.mark.parametrize(

@@ -326,7 +326,7 @@ def _good(counts: Sequence[Count], chosen: Sequence[Count], fault: Fault) -> str
         return f"{_shares(chosen, fault)}: too few to tell from chance."
     before = sorted(count.step for count in counts if count.of and count.step is not None)
     can_rise = any(count.step is None or count.step in before[MIN_BASELINE:] for count in chosen)
-    rise = f", and no step rises above {MIN_BASELINE} or more before it" if can_rise else ""
+    rise = ", and no step is clearly above the steps before it" if can_rise else ""
     return f"{_shares(chosen, fault)}: below the limit of {percent(fault.limits.always)}{rise}."
 
 

@@ -7,7 +7,6 @@ from typing import Any, Final
 from otel_rollout.exporting.batching import grouped
 from otel_rollout.look.analysis.health.findings import Finding, unobserved
 from otel_rollout.look.analysis.health.rates import (
-    MIN_BASELINE,
     Count,
     Fault,
     RateLimits,
@@ -77,7 +76,7 @@ def _steady(series: dict[tuple[str, str], list[Count]]) -> str:
         return "No tool call failed."
     share = f"{parts(counts, 'trajectories with a call of it')} ({percent(share_of(counts))})"
     return (
-        f"No error of a tool rises above {MIN_BASELINE} or more steps before it. The most frequent is "
+        "No step has clearly more of a tool's errors than the steps before it. The most frequent error is "
         f"{error} of `{tool}`, in {share}."
     )
 

@@ -8,12 +8,13 @@ from typing import Any, Final
 
 from otel_rollout.base.suggest import did_you_mean
 from otel_rollout.look.dumps.chat_text import parsed, prompt_of, said_in
-from otel_rollout.look.dumps.dump_file import DumpFile, Record
+from otel_rollout.look.dumps.dump_file import MAX_FIELDS, DumpFile, Record
 from otel_rollout.look.dumps.formats import Format
-from otel_rollout.look.dumps.trajectory import REWARD, DumpedTrajectory, RolloutIdentity, rewards_in
+from otel_rollout.look.dumps.trajectory import REWARD, DumpedTrajectory, RolloutIdentity, asked_in, rewards_in
 from otel_rollout.look.dumps.values import at, entries_of
 from otel_rollout.look.errors import ViewerError
 from otel_rollout.otlp.chat_messages import of_genai
+from otel_rollout.table.json_text import as_json
 
 _USUAL: Final = {
     "messages": ("messages", "conversation", "conversations"),
@@ -79,7 +80,8 @@ class Mapped:
                 searched = " or ".join(self.fields[ours])
                 file.note(
                     f"The first records have no {searched} for the {ours}: "
-                    f"--map {ours}=FIELD names another field of {file.fields}."
+                    f"--map {ours}=FIELD names another field of {', '.join(file.fields[:MAX_FIELDS])}."
+                    f"{did_you_mean(searched, file.fields)}"
                 )
         held = {field for names in self.fields.values() for field in names}
         for place, record in file.records():
@@ -87,7 +89,7 @@ class Mapped:
             if not messages:
                 file.leave_out(place, "has no messages")
                 continue
-            identity = self._identity(record, file, messages[:prompt] or messages[:1])
+            identity = self._identity(record, file, messages[:prompt] or asked_in(messages))
             rewards = rewards_in(self._value(record, "reward"))
             others = entries_of(record, str, int, float)
             facts = {name: value for name, value in others.items() if name not in held}
@@ -118,7 +120,8 @@ class Mapped:
     def _identity(self, record: Record, file: DumpFile, prompt: Any) -> RolloutIdentity:
         step, sample = self._value(record, "step"), self._value(record, "sample")
         group = self._value(record, "group")
-        number, order = file.groups.place(step, sample if sample is not None else group or str(prompt))
+        known = [value for value in (sample, group) if value not in (None, "")]
+        number, order = file.groups.place(step, known[0] if known else prompt)
         rollout = self._value(record, "rollout")
         validate = self._value(record, "validate")
         return RolloutIdentity(
@@ -126,7 +129,7 @@ class Mapped:
             number if sample is None else sample,
             order if rollout is None else rollout,
             file.is_validation if validate is None else bool(validate),
-            "" if group is None else str(group),
+            "" if group is None else group if isinstance(group, str) else as_json(group),
         )
 
 

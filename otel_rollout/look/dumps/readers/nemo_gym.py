@@ -16,7 +16,7 @@ def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
     """Yield the trajectories; a line without a response is a failed rollout."""
     for place, record in file.records():
         asked = prompt_of(at(record, "responses_create_params", "input"))
-        number, order = file.groups.place(str(asked))  # older files have no indexes
+        number, order = file.groups.place(asked)  # older files have no indexes
         sample, rollout = record.get("_ng_task_index", number), record.get("_ng_rollout_index", order)
         if attempt := record.get("_ng_attempt_index"):
             rollout = f"{rollout}.{attempt}"

@@ -8,15 +8,14 @@ from typing import Any, Final
 from otel_rollout.look.dumps.chat_text import prompt_of, reply
 from otel_rollout.look.dumps.dump_file import DumpFile, Record
 from otel_rollout.look.dumps.formats import Format
-from otel_rollout.look.dumps.trajectory import MODEL, REWARD, DumpedTrajectory, RolloutIdentity
+from otel_rollout.look.dumps.trajectory import MODEL, REWARD, DumpedTrajectory, RolloutIdentity, asked_in
 
 
 def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
     """Yield the trajectories; siblings are lines with equal prompts."""
     for place, record in file.records():
-        content = _first(record["content"]) or []
-        messages = list(_messages(content))
-        sample, rollout = file.groups.place(str(content[:1]))
+        messages = list(_messages(_first(record["content"]) or []))
+        sample, rollout = file.groups.place(asked_in(messages))
         identity = RolloutIdentity(file.number, sample, rollout, file.is_validation)
         scores = {REWARD: _first(record["rewards"]), "advantage": _advantage(record)}
         yield DumpedTrajectory(place, identity, messages, scores, facts={"idx": record.get("idx")})

@@ -18,7 +18,7 @@ def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
         asked = prompt_of(sample.get("prompt"))
         replies = replies_in(str(sample.get("response") or ""))
         is_one_call = sum(message["role"] == MODEL for message in replies) == 1
-        number, order = file.groups.place(group := sample.get("group_index"))
+        number, order = file.groups.place(asked if (group := sample.get("group_index")) is None else group)
         step, sample_index = sample.get("of_rollout"), number if group is None else group
         versions = [
             int(version) for version in sample.get("weight_versions") or () if str(version).isdecimal()

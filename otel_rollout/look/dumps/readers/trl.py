@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from itertools import groupby
 from typing import Any, Final
 
 from otel_rollout.look.dumps.chat_text import prompt_of, said_in
@@ -29,23 +30,19 @@ def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
     if file.before is not None and _rows(file) == _rows(DumpFile(file.before)):
         file.note("A batch that was trained on in several steps is shown at its first one.")
         return
-    sample, rollout, before = -1, 0, None
-    for place, row in file.records():
-        prompt = row.get("prompt")
-        if prompt == before and sample >= 0:
-            rollout += 1
-        else:
-            sample, rollout, before = sample + 1, 0, prompt
+    by_prompt = groupby(file.records(), key=lambda placed: placed[1].get("prompt"))
+    for sample, (prompt, rows) in enumerate(by_prompt):
         asked = prompt_of(_plain(prompt))
-        replies = said_in(_plain(row.get("completion")))
-        scores = _scores(row)
-        if len(scores) > 1 and REWARD not in row:
-            file.note("TRL saves no weights of its reward functions: the reward is their plain sum.")
-        identity = RolloutIdentity(row.get("step"), sample, rollout, file.is_validation)
-        total = scores.get(REWARD, sum(scores.values()) if scores else None)
-        scores |= {REWARD: total, "advantage": row.get("advantage")}
-        facts = {name: text for name, text in entries_of(row, str).items() if name not in _NAMES}
-        yield DumpedTrajectory(place, identity, [*asked, *replies], scores, prompt=len(asked), facts=facts)
+        for rollout, (place, row) in enumerate(rows):
+            messages = [*asked, *said_in(_plain(row.get("completion")))]
+            scores = _scores(row)
+            if len(scores) > 1 and REWARD not in row:
+                file.note("TRL saves no weights of its reward functions: the reward is their plain sum.")
+            identity = RolloutIdentity(row.get("step"), sample, rollout, file.is_validation)
+            total = scores.get(REWARD, sum(scores.values()) if scores else None)
+            scores |= {REWARD: total, "advantage": row.get("advantage")}
+            facts = {name: text for name, text in entries_of(row, str).items() if name not in _NAMES}
+            yield DumpedTrajectory(place, identity, messages, scores, prompt=len(asked), facts=facts)
 
 
 def _rows(file: DumpFile) -> list[str]:
