@@ -202,13 +202,13 @@ def _argument(arguments: Mapping[str, Any], names: Sequence[str]) -> Any:
     return next((merged[name] for name in names if merged.get(name)), None)
 
 
-def reply_of(value: Any, further: Any = None, is_stream: bool = False) -> Reply:
+def reply_of(value: Any, further: Any = None, attributes: Mapping[str, Any] = {}) -> Reply:
     """Read the reply of a model call: of a whole conversation, what follows its last message of another role.
 
     Args:
         value: the call's result.
         further: the messages in an OpenTelemetry attribute; they replace those in ``value``.
-        is_stream: whether ``value`` lists what a generator yielded: texts are then parts of one text.
+        attributes: those of the call's span: of a generator, texts are the parts of one text.
     """
     if type(value) is dict and not further:
         role, text = value.get("role"), value.get("content")
@@ -216,7 +216,7 @@ def reply_of(value: Any, further: Any = None, is_stream: bool = False) -> Reply:
             if len(value) > len((role, text)):
                 return Reply(next(_message(value, role)))
             return Reply(Message(role, text, has_all_content=not _is_cut(text)))
-    value = streams.joined(value, is_stream)
+    value = streams.joined(value, semconv.GENERATOR_ITEMS in attributes)
     found = list(messages_in(further if further else value, "assistant"))
     last = next((n for n, message in enumerate(reversed(found)) if message.role not in _MODEL_ROLES), 0)
     found = found[-last:]  # all of them if none or the last one has another role
