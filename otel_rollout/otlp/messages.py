@@ -35,6 +35,7 @@ _MAX_CUT_CHARS: Final = 64
 """Maximum characters of the end that ``_CUT`` matches."""
 _BESIDE_MESSAGE: Final = frozenset({"choices", "stop_reason", "tool_call_id", *_REPLY_ID_NAMES})
 """Keys of a reply that the short way in :func:`reply_of` does not read."""
+_MODEL_ROLES: Final = ("assistant", "model", "ai")
 _ASKING_PARTS: Final = ("tool_use", "tool_call")
 _RESULT_PARTS: Final = ("tool_result", "tool_call_response")
 _CALL_PARTS: Final = _ASKING_PARTS + _RESULT_PARTS
@@ -134,10 +135,8 @@ def read_json(text: str) -> Any:
 
 def as_text(value: Any) -> str:
     """Return a value as text: a string unchanged, None as an empty string, other values as JSON."""
-    if isinstance(value, str):
-        return value
-    if value is None:
-        return ""
+    if value is None or isinstance(value, str):
+        return value or ""
     try:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
     except RecursionError:
@@ -203,12 +202,13 @@ def _argument(arguments: Mapping[str, Any], names: Sequence[str]) -> Any:
     return next((merged[name] for name in names if merged.get(name)), None)
 
 
-def reply_of(value: Any, further: Any = None) -> Reply:
-    """Read the reply of a model call.
+def reply_of(value: Any, further: Any = None, attributes: Mapping[str, Any] = {}) -> Reply:
+    """Read the reply of a model call: of a whole conversation, what follows its last message of another role.
 
     Args:
         value: the call's result.
         further: the messages in an OpenTelemetry attribute; they replace those in ``value``.
+        attributes: those of the call's span: of a generator, texts are the parts of one text.
     """
     if type(value) is dict and not further:
         role, text = value.get("role"), value.get("content")
@@ -216,14 +216,16 @@ def reply_of(value: Any, further: Any = None) -> Reply:
             if len(value) > len((role, text)):
                 return Reply(next(_message(value, role)))
             return Reply(Message(role, text, has_all_content=not _is_cut(text)))
-    value = streams.joined(value)
+    value = streams.joined(value, semconv.GENERATOR_ITEMS in attributes)
     found = list(messages_in(further if further else value, "assistant"))
+    last = next((n for n, message in enumerate(reversed(found)) if message.role not in _MODEL_ROLES), 0)
+    found = found[-last:]  # all of them if none or the last one has another role
     whole = found[0] if found else Message("assistant")
     if len(found) > 1 or whole.call_id:
         text = "\n\n".join(filter(None, (message.text for message in found)))
         calls = tuple(call for message in found for call in message.calls)
-        role = whole.role if len({message.role for message in found}) == 1 else "assistant"
-        whole = Message(role, text, calls, has_all_content=all(message.has_all_content for message in found))
+        is_whole = all(message.has_all_content for message in found)
+        whole = Message(whole.role, text, calls, has_all_content=is_whole)
     return Reply(whole, reply_ids(value), _finish_reason(value))
 
 
@@ -242,10 +244,7 @@ def ids_in(value: Any) -> tuple[int, ...]:
 
 
 def messages_in(value: Any, role: str) -> Iterator[Message]:
-    """Read the messages in a value of any supported shape.
-
-    Messages that name no role get ``role``.
-    """
+    """Read the messages in a value of any supported shape; those that name no role get ``role``."""
     if isinstance(value, str):
         if value:
             yield Message(role, value, has_all_content=not _is_cut(value))

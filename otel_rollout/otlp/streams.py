@@ -6,9 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def joined(value: Any) -> Any:
-    """Join a list of OpenAI's chunks to a reply if they hold one text; return other values unchanged."""
+def joined(value: Any, is_stream: bool) -> Any:
+    """Join a list of OpenAI's chunks to a reply if they hold one text; return other values unchanged.
+
+    Args:
+        value: the result of a model call.
+        is_stream: whether it lists what a generator yielded; without one, texts are several replies.
+    """
     chunks = value if isinstance(value, list) else []
+    if is_stream and chunks and all(isinstance(chunk, str) for chunk in chunks):
+        return "".join(chunks)
     listed = [chunk.get("choices") if isinstance(chunk, Mapping) else None for chunk in chunks]
     choices = [choice for each in listed if isinstance(each, list) for choice in each]
     texts = [_text_of(choice) for choice in choices]

@@ -67,7 +67,7 @@ def _add_call(row: dict[str, Any], attributes: Mapping[str, Any], found: CallCon
         row.setdefault("model", str(model))
     row |= _role_counts(found.messages or messages.conversation_in(_request(row, attributes)))
     output = _decoded(row, attributes, "output", semconv.OUTPUT_MIME_TYPE)
-    reply = messages.reply_of(output, found.replies)
+    reply = messages.reply_of(output, found.replies, attributes)
     row["reply"] = messages.without_end(reply.message.text) or None
     reasons = attributes.get(semconv.GEN_AI_RESPONSE_FINISH_REASONS)
     stated = reasons if isinstance(reasons, (list, tuple)) else found.finish_reasons

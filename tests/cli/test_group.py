@@ -147,5 +147,5 @@ def test_large_group_is_printed_in_bounded_space() -> None:
 def test_group_without_rewards_is_printed() -> None:
     """There is no contrast then, and the reason is said."""
     output = shown(group(sibling(0, said("a")), sibling(1, [], state="running")))
-    assert "No reward was recorded: nothing says which branch is the good one." in output
+    assert "No reward is a number: nothing says which branch is the good one." in output
     assert re.search(r"1/7/1 no reward · running\n +\(no turns\)", output)

@@ -94,6 +94,16 @@ def test_a_reward_that_is_no_number_makes_no_mean(tmp_path, opened):
     assert [row["label"].lower() for row in labels] == ["nan"]
 
 
+def test_a_reward_that_is_a_text_is_kept_as_a_label(tmp_path, opened):
+    """As ``score()`` keeps it: nothing that a dump says of a trajectory is lost."""
+    talk = [{"role": "user", "content": "6*7?"}, {"role": "assistant", "content": "42"}]
+    write_lines(tmp_path / "1.jsonl", [{"messages": talk, "reward": reward} for reward in ("late", 1)])
+    found = opened(tmp_path / "1.jsonl").rows(
+        "SELECT reward, reward_label FROM trajectories ORDER BY rollout_n"
+    )
+    assert found == [{"reward": None, "reward_label": "late"}, {"reward": 1.0, "reward_label": None}]
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [

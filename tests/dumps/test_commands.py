@@ -122,6 +122,29 @@ def test_a_misspelt_format_is_answered_with_the_format(dump):
     )
 
 
+def test_share_of_tool_errors_is_of_the_calls_whose_end_is_known(tmp_path):
+    """A result without `is_error` says nothing: it is a call, but none that went well."""
+    asked = {"role": "user", "content": "6*7?"}
+    called = {"type": "tool_use", "id": "t", "name": "calc", "input": {"a": 1}}
+    talks = [
+        [
+            asked,
+            {"role": "assistant", "content": [called]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "3"} | end]},
+            {"role": "assistant", "content": "42"},
+        ]
+        for end in ({"is_error": True}, {"is_error": False}, {}, {}, {})
+    ]
+    dump = write_lines(tmp_path / "own.jsonl", [{"messages": talk, "reward": 1} for talk in talks])
+    (step,) = _json("report", "--from", str(dump), "--json")["training"]
+    (tool,) = step["tools"]
+    assert (step["tool_calls"], step["tool_calls_known"], step["tool_errors"]) == (5, 2, 1)
+    assert (tool["calls"], tool["known"], tool["errors"]) == (5, 2, 1)
+    told = run_here("report", "--from", str(dump))
+    assert told.count("50 % of 2") == 2
+    assert "20 %" not in told
+
+
 def test_health_gives_no_advice_that_a_dump_cannot_follow(dump):
     """Nothing more can be recorded of it: the reasons stand in place of ways to observe more."""
     told = run_here("health", "--from", dump)
@@ -250,5 +273,5 @@ def test_imported_turns_continue_those_that_the_dump_says(tmp_path, monkeypatch)
 def _json(*arguments):
     """Return the JSON that a command prints beside its remarks."""
     told = run_here(*arguments)
-    lines = [line for line in told.splitlines() if not line.startswith("verl rollout dump")]
+    lines = [line for line in told.splitlines() if not line.startswith(("verl rollout dump", "messages: "))]
     return json.loads("\n".join(lines))

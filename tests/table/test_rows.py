@@ -505,6 +505,8 @@ def chunk(delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
             None,
         ),
         ("plain", "plain", None),
+        (["one", "another"], "one\n\nanother", None),
+        ([*CONVERSATION, {"role": "assistant", "content": "7"}], "7", None),
         ({"response_ids": [1, 2]}, None, None),
         (None, None, None),
         ({"choices": []}, '{"choices":[]}', None),
@@ -514,6 +516,13 @@ def test_reply_of_a_model_call(output: Any, reply: str | None, reason: str | Non
     """The text is in column ``reply``, without tokens that end a message; streamed chunks are joined."""
     row = call({}, output)
     assert (row["reply"], row["finish_reason"]) == (reply, reason)
+
+
+@pytest.mark.parametrize("items", [["Hel", "lo ", "7"], ["Hel", "lo 7"], ["Hello 7"]])
+def test_texts_that_a_generator_yields_are_one_reply(items: list[str]) -> None:
+    """They are joined as they came; texts that a function returns are several replies."""
+    streamed = call({}, items, **{"rollout.generator.items": len(items)})
+    assert streamed["reply"] == "Hello 7"
 
 
 def test_tool_has_a_name() -> None:

@@ -431,7 +431,7 @@ def _rounded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def test_phases_of_a_trajectory_add_up_to_its_duration(tmp_path: Path) -> None:
-    """Time that calls share counts once, for the one that began first; a later reward is no waiting."""
+    """Time that calls share counts once, for the one that began first; a later reward makes it longer."""
     at = START_NS + 100 * SECOND
     spans = [
         root("1", start_ns=at, duration_ns=20 * SECOND),
@@ -450,7 +450,7 @@ def test_phases_of_a_trajectory_add_up_to_its_duration(tmp_path: Path) -> None:
         "ORDER BY trace_id",
     )
     assert [tuple(each.values()) for each in found] == [
-        (20.0, 4.0, 5.0, 6.0, 9.0),
+        (24.0, 4.0, 5.0, 6.0, 9.0),
         (None, 3.0, 0.0, 0.0, None),
         (2.0, 0.0, 0.0, 0.0, 2.0),
     ]

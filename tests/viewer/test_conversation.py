@@ -101,6 +101,7 @@ ANSWERS = {
     "Ollama": {"message": assistant("Hello")},
     "OpenTelemetry": [{"role": "assistant", "parts": [{"type": "text", "content": "Hello"}]}],
     "a field": {"text": "Hello", "cost": 3},
+    "the whole conversation": {"messages": [user("Hi"), assistant("Hello")]},
     "token2text": {"token_ids": [1, 2], "response_text": "Hello<|im_end|>"},
 }
 
@@ -116,6 +117,13 @@ def test_reply_of_each_supported_shape_is_read_as_text(answer: Any) -> None:
         {"kwargs": {"raw_prompt": [user("Hi")]}},
     ):
         assert messages_of(shown([line(2, given, answer)]).turns) == [("user", "Hi"), ("assistant", "Hello")]
+
+
+def test_texts_that_a_generator_yields_are_one_reply() -> None:
+    """Chunks of a stream are joined as they came, blanks included."""
+    streamed = line(2, [user("Hi")], ["Hel", "lo ", "0"], attributes={semconv.GENERATOR_ITEMS: 3})
+    assert messages_of(shown([streamed]).turns) == [("user", "Hi"), ("assistant", "Hello 0")]
+    assert shown([streamed]).longest[-1].text == "Hello 0"
 
 
 def test_span_that_began_before_the_root_is_not_the_trajectory() -> None:

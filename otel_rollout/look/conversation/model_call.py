@@ -138,7 +138,7 @@ def _shared_messages(span: Span, new: int) -> Shared | None:
 def read_reply(spans: Sequence[Span]) -> Reply:
     """Read a model call's reply from the call's spans, the outermost first."""
     values = [messages.value_of(span, semconv.OUTPUT_VALUE) for span in spans]
-    reply = messages.reply_of(values[0], _contents_of(spans[0]).replies)
+    reply = messages.reply_of(values[0], _contents_of(spans[0]).replies, spans[0].attributes)
     ids = reply.token_ids or next((found for value in values if (found := messages.reply_ids(value))), ())
     return replace(reply, token_ids=ids)
 

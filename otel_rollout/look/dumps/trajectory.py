@@ -174,8 +174,9 @@ def asked_in(messages: Messages) -> Messages:
 
 
 def rewards_in(value: Any) -> dict[str, Any]:
-    """Return rewards by name; a single reward is also stored under the name ``reward``."""
-    found = entries_of(value if isinstance(value, Mapping) else {REWARD: value}, int, float)
+    """Return rewards by name; a single reward, or a text alone, is stored under the name ``reward``, too."""
+    is_one = not isinstance(value, Mapping)
+    found = entries_of({REWARD: value} if is_one else value, int, float, *([str] if is_one else []))
     return found | {REWARD: next(iter(found.values()))} if len(found) == 1 else found
 
 

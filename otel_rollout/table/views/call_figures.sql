@@ -2,7 +2,7 @@
 SELECT
   trace_id AS call_trace,
   count(*) FILTER (WHERE kind = 'LLM') AS turns,
-  count(*) FILTER (WHERE kind = 'TOOL') AS tool_calls,
+  count(*) FILTER (WHERE kind = 'TOOL') AS tool_calls, count(status) FILTER (WHERE kind = 'TOOL') AS tool_calls_known,
   CASE WHEN count(status) FILTER (WHERE kind = 'TOOL') > 0 THEN count(*) FILTER (WHERE kind = 'TOOL' AND status = 'error') END
     AS tool_errors,
   CAST(sum(tokens_in) FILTER (WHERE kind = 'LLM') AS BIGINT) AS tokens_in,

@@ -20,7 +20,9 @@ SELECT
 FROM (
   SELECT
     call.*,
-    coalesce(regexp_like(call.output, '"(token_ids|response_ids|output_ids|completion_ids)"'), false) AS has_ids,
+    coalesce(
+      regexp_like(call.output, '"(token_ids|response_ids|output_ids|completion_ids)"|^\[\s*[0-9]+\s*[],]'), false
+    ) AS has_ids,
     CASE WHEN call.finish_reason IS NULL OR call.finish_reason = 'completed' THEN
       TRY_CAST(regexp_match(call.attributes, '"gen_ai.request.max_tokens":([0-9]+)')[1] AS BIGINT)
     END AS max_tokens,

@@ -1,8 +1,11 @@
 -- What the time of each trajectory went into, in seconds: from its start to its end, or to that of its last reward.
--- Waiting is what no call takes of it.
+-- Waiting is what no call takes of it. The seconds of a phase add up to `seconds`.
 SELECT
   trace_id, run_id, project, experiment, step, sample_index, rollout_n, validate,
-  CASE WHEN start_time IS NOT NULL THEN duration_ns / 1e9 END AS seconds,
+  CASE
+    WHEN start_time IS NOT NULL AND duration_ns IS NOT NULL
+      THEN greatest(duration_ns, coalesce(last_ns - start_ns, 0)) / 1e9
+  END AS seconds,
   CASE WHEN start_time IS NOT NULL THEN coalesce(generate_ns, 0) / 1e9 END AS generate_seconds,
   CASE WHEN start_time IS NOT NULL THEN coalesce(tool_ns, 0) / 1e9 END AS tool_seconds,
   CASE WHEN start_time IS NOT NULL THEN coalesce(reward_ns, 0) / 1e9 END AS reward_seconds,

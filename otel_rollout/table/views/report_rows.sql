@@ -3,12 +3,17 @@
 -- it reads the rows.
 SELECT
   trace_id, run_id, project, experiment, step, step_text, sample_index, rollout_n, validate, path, group_path, state,
-  error_type, start_time, seconds, turns, tool_calls, tool_errors, tokens_in, tokens_out, finite_reward AS reward,
+  error_type, start_time, turns, tool_calls, tool_calls_known, tool_errors, tokens_in, tokens_out,
+  finite_reward AS reward,
   coalesce(isnan(reward) OR abs(reward) >= 1e150, false)
     OR (reward IS NULL AND coalesce(lower(reward_label) IN ('nan', 'inf', '-inf'), false)) AS has_odd_reward,
   reward IS NULL AND reward_label IS NULL AS has_no_reward,
   CASE WHEN NOT validate THEN step - policy_version_min END AS policy_lag,
   policy_version_max > policy_version_min AS has_several_policies,
+  CASE
+    WHEN start_time IS NOT NULL AND duration_ns IS NOT NULL
+      THEN greatest(duration_ns, coalesce(last_ns - start_ns, 0)) / 1e9
+  END AS seconds,
   CASE WHEN start_time IS NOT NULL THEN coalesce(generate_ns, 0) / 1e9 END AS generate_seconds,
   CASE WHEN start_time IS NOT NULL THEN coalesce(tool_ns, 0) / 1e9 END AS tool_seconds,
   CASE WHEN start_time IS NOT NULL THEN coalesce(reward_ns, 0) / 1e9 END AS reward_seconds,

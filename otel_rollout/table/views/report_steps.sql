@@ -13,7 +13,8 @@ SELECT
   CAST(sum(tokens_in) AS BIGINT) AS tokens_in, CAST(sum(tokens_out) AS BIGINT) AS tokens_out,
   CAST(sum(turns) AS BIGINT) AS replies, CAST(sum(replies_ended) AS BIGINT) AS replies_ended,
   CAST(sum(truncated) AS BIGINT) AS replies_truncated,
-  CAST(sum(tool_calls) AS BIGINT) AS tool_calls, stddev_samp(tool_calls) AS tool_calls_std,
+  CAST(sum(tool_calls) AS BIGINT) AS tool_calls, CAST(coalesce(sum(tool_calls_known), 0) AS BIGINT) AS tool_calls_known,
+  stddev_samp(tool_calls) AS tool_calls_std,
   CASE WHEN sum(tool_calls) > 0 THEN CAST(sum(tool_errors) FILTER (WHERE tool_calls > 0) AS BIGINT) ELSE 0 END
     AS tool_errors, CAST(sum(unparsed) AS BIGINT) AS parse_failures,
   percentile_cont(0.5) WITHIN GROUP (ORDER BY seconds) AS seconds_p50,

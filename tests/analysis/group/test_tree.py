@@ -148,7 +148,7 @@ def test_sibling_that_ends_where_others_go_on_is_a_leaf_without_turns() -> None:
     assert dict(group_text.facts(tree)) == {
         "run": "run-1",
         "siblings": "3, 1 failed, 1 running",
-        "reward": "mean 0.5, 0.0 to 1.0; 1 without",
+        "reward": "mean 0.5, 0.0 to 1.0; 1 without a number",
         "different": "3 conversations",
         "alike": "the first 1 turn",
     }
@@ -207,9 +207,11 @@ def test_group_without_a_good_branch_says_why() -> None:
     """One trajectory, copies, no rewards, and equal or unusable rewards have no contrast."""
     assert verdict(sibling(0, said("a"), 1.0)) == "One trajectory: there is no sibling to compare with."
     assert verdict(sibling(0, said("a"), 1.0), sibling(1, said("a"), 1.0)) == "All siblings are identical."
-    no_reward = "No reward was recorded: nothing says which branch is the good one."
+    no_reward = "No reward is a number: nothing says which branch is the good one."
     assert verdict(sibling(0, said("a")), sibling(1, said("b"))) == no_reward
     assert verdict(sibling(0, said("a"), math.nan), sibling(1, said("b"), "good")) == no_reward
+    unjudged = "The known rewards do not say which branch is the good one."
+    assert verdict(sibling(0, said("a"), 1.0), sibling(1, said("b"))) == unjudged
     others = [sibling(number, said("a"), 1.0) for number in (0, 1)]
     failed = sibling(2, said("a"), state="error")
     assert verdict(*others, failed) == f"All siblings are identical. 1 sibling failed: {failed.name}."
@@ -220,6 +222,16 @@ def test_group_without_a_good_branch_says_why() -> None:
     assert verdict(silent[0], sibling(1, silent[0].conversation.turns, 0)) == not_recorded
     assert verdict(*equal) == "All 2 rewards are 1.0: the group teaches nothing."
     assert verdict(*equal, sibling(2, said("c"))) == "All 2 known rewards are 1.0: the group teaches nothing."
+
+
+def test_sibling_that_runs_is_not_called_identical() -> None:
+    """It may part from the others yet, whatever reward it has so far."""
+    ended, running = sibling(0, said("a"), 1.0), sibling(1, said("a"), 0.5, state="running")
+    assert verdict(ended, running) == "All siblings are identical so far."
+    unjudged = "The known rewards do not say which branch is the good one."
+    assert verdict(ended, running, sibling(2, said("b"), 0.75)) == unjudged
+    (sentence,) = group_text.verdict(tree_of(group(ended, running, sibling(2, said("a"), 0.0)))).splitlines()
+    assert sentence.startswith("The siblings 1/7/0, 1/7/2 are identical, yet have rewards 1.0, 0.0")
 
 
 def test_many_siblings_that_part_one_after_another_are_merged() -> None:

@@ -44,6 +44,14 @@ _MIXED = Reward(
 )
 
 
+def test_a_trajectory_lasts_until_its_last_reward_function_has_ended(tmp_path: Path) -> None:
+    """So its phases, and its longest and median time, are of one duration, as in the timeline."""
+    lasting = {"start_ns": START_NS, "duration_ns": 4 * SECOND}
+    judge = {"kind": "EVALUATOR", "start_ns": START_NS + 2 * SECOND, "duration_ns": 10 * SECOND, "step": 3}
+    (step,) = steps_of(tmp_path, root("a", step=3, **lasting), row("a", "e", "aa", **judge))
+    assert (step.seconds.max, step.seconds.p50, step.seconds.reward, step.seconds.waiting) == (12, 12, 10, 2)
+
+
 def test_figures_of_a_step_are_exact(tmp_path: Path) -> None:
     """Two groups, one without spread; a failed tool call, a cut reply, a broken call, old weights."""
     of = {"step": 3, "sample_index": "5"}
@@ -68,9 +76,9 @@ def test_figures_of_a_step_are_exact(tmp_path: Path) -> None:
             groups=3, groups_compared=2, groups_without_spread=1,
             reward=_MIXED,
             turns_mean=1.0, turns_std=pytest.approx(0.5**0.5), turns_max=2, tokens_in=407, tokens_out=81,
-            replies=5, replies_ended=5,
-            replies_truncated=1, tool_calls=2, tool_calls_std=pytest.approx(0.3**0.5), tool_errors=1,
-            tools=(Tool("browser", 2, 1, {"TimeoutError": 1}, 2.0),), parse_failures=1,
+            replies=5, replies_ended=5, replies_truncated=1, tool_calls=2,
+            tool_calls_known=2, tool_calls_std=pytest.approx(0.3**0.5), tool_errors=1,
+            tools=(Tool("browser", 2, 2, 1, {"TimeoutError": 1}, 2.0),), parse_failures=1,
             seconds=Seconds(10.0, pytest.approx(18.5), 20.0, "3/5/0", 4.0, 1.0, 1.0, 6.5),
             policy_lag=PolicyLag(1, 2.0, 2, 1),
         ),

@@ -43,12 +43,8 @@ class TurnLine(NamedTuple):
 def facts(tree: GroupTree) -> Iterator[tuple[str, str]]:
     """Yield name and value of each fact about the group as a whole."""
     group, root = tree.group, tree.root
-    yield (
-        "run",
-        formatting.run(
-            next((each.summary for each in group.found if each.summary.run), group.found[0].summary)
-        ),
-    )
+    of_run = next((each.summary for each in group.found if each.summary.run), group.found[0].summary)
+    yield "run", formatting.run(of_run)
     states = Counter(each.summary.state for each in group.found)
     marked = [f"{states[state]} {word}" for state, word in _STATES.items() if states[state]]
     first = f"the first {len(group.found)} of " if group.number > len(group.found) else ""
@@ -67,7 +63,7 @@ def _rewards(root: Branch) -> str:
     low, high = number(min(rewards)), number(max(rewards))
     spread = f"all {low}" if low == high else f"mean {number(root.reward_mean)}, {low} to {high}"
     missing = len(root.siblings) - len(rewards)
-    return f"{spread}; {missing} without" if missing else spread
+    return f"{spread}; {missing} without a number" if missing else spread
 
 
 def verdict(tree: GroupTree) -> str:
@@ -86,9 +82,8 @@ def _failed(tree: GroupTree) -> Iterator[str]:
 
 
 def _mixed(leaf: Branch) -> str:
-    rated = [each for each in leaf.siblings if reward_of(each.summary) is not None]
-    names = _first([in_one_line(each.name) for each in rated])
-    rewards = _first([number(reward_of(each.summary)) for each in rated])
+    names = _first([in_one_line(each.name) for each in leaf.judged])
+    rewards = _first([number(reward_of(each.summary)) for each in leaf.judged])
     if not _has_content(leaf):
         return f"The siblings {names} have rewards {rewards}. {_NOTHING_RECORDED}"
     return (
@@ -119,13 +114,17 @@ def _verdict(tree: GroupTree) -> str:
         )
     if len(tree.root.siblings) == 1:
         return "One trajectory: there is no sibling to compare with."
+    rewards = tree.root.rewards
     if not tree.root.parts:
-        return "All siblings are identical." if _has_content(tree.root) else _NOTHING_RECORDED
-    if not tree.root.rewards:
-        return "No reward was recorded: nothing says which branch is the good one."
-    known = len(tree.root.rewards)  # all equal: else there is a contrast, or a leaf is mixed
+        still = " so far" if any(each.summary.state == "running" for each in tree.root.siblings) else ""
+        return f"All siblings are identical{still}." if _has_content(tree.root) else _NOTHING_RECORDED
+    if not rewards:
+        return "No reward is a number: nothing says which branch is the good one."
+    if len(rewards) == 1 or min(rewards) < max(rewards):  # differ: of identical siblings, one of which runs
+        return "The known rewards do not say which branch is the good one."
+    known = len(rewards)
     which = "" if known == len(tree.root.siblings) else "known "
-    return f"All {known} {which}rewards are {number(tree.root.rewards[0])}: the group teaches nothing."
+    return f"All {known} {which}rewards are {number(rewards[0])}: the group teaches nothing."
 
 
 def heading(branch: Branch) -> str:

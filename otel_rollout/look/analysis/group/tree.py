@@ -53,6 +53,11 @@ class Branch:
         rewards = self.rewards
         return math.fsum(rewards) / len(rewards) if rewards else None
 
+    @property
+    def judged(self) -> list[Sibling]:
+        """The siblings with a reward that have ended: one that runs may yet part from the others."""
+        return [sibling for sibling in _rewarded(self) if sibling.summary.state != "running"]
+
     def branches(self) -> Iterator[Branch]:
         """Yield this branch and all branches after it, each before its parts."""
         yield self
@@ -107,7 +112,7 @@ class GroupTree:
     @property
     def mixed(self) -> list[Branch]:
         """The leaves whose identical siblings have different rewards."""
-        return [leaf for leaf in self.leaves if len(set(leaf.rewards)) > 1]
+        return [leaf for leaf in self.leaves if _spread(leaf)]
 
 
 def tree_of(group: Siblings) -> GroupTree:
@@ -115,7 +120,7 @@ def tree_of(group: Siblings) -> GroupTree:
     root = _branch(group.found, 0)
     found = _contrast(root)
     tree = GroupTree(group, root, found)
-    by_chance = max((max(leaf.rewards) - min(leaf.rewards) for leaf in tree.mixed), default=0.0)
+    by_chance = max(map(_spread, tree.leaves))
     return tree if found is None or found.difference > by_chance else GroupTree(group, root, None)
 
 
@@ -168,6 +173,11 @@ def _best_and_worst(branch: Branch) -> tuple[Branch, Branch] | None:
 
 def _difference(better: Branch, worse: Branch) -> float:
     return (better.reward_mean or 0.0) - (worse.reward_mean or 0.0)
+
+
+def _spread(leaf: Branch) -> float:
+    rewards = [_reward(sibling) for sibling in leaf.judged]
+    return max(rewards, default=0.0) - min(rewards, default=0.0)
 
 
 def _rewarded(branch: Branch) -> list[Sibling]:

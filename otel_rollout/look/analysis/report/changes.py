@@ -143,11 +143,8 @@ def compare(
         history: all steps, in order, of each run of the two sides; the noise is measured on these steps.
     """
     sides = (before.steps, after.steps)
-    found: list[tuple[RunChange, Measure]] = []
-    for measure in measures_of([*before.steps, *after.steps]):
-        change = _change(measure, sides, history)
-        if change is not None:
-            found.append((change, measure))
+    measures = measures_of([*before.steps, *after.steps])
+    found = [(change, measure) for measure in measures if (change := _change(measure, sides, history))]
     found.sort(key=lambda pair: (pair[1].rank, -pair[0].surprise))
     surprising = [pair for pair in found if pair[0].surprise >= SURPRISING]
     surprising = [pair for pair in surprising if not _is_told(pair[1], surprising)]
@@ -287,6 +284,7 @@ class ToolHistory:
     Attributes:
         name: the tool's name; null if none was recorded.
         calls: number of calls.
+        known: number of those that tell whether they failed.
         errors: number of failed calls; null if no call tells whether it failed.
         error_types: failed calls by the class of their error, the most frequent first.
         since: name of the step from which on calls fail more often than before, else of the first error.
@@ -295,6 +293,7 @@ class ToolHistory:
 
     name: str | None
     calls: int
+    known: int
     errors: int | None
     error_types: Mapping[str, int]
     since: str | None
@@ -313,14 +312,15 @@ def histories_of(steps: Sequence[StepReport]) -> list[ToolHistory]:
 
 def _history(name: str | None, tools: Sequence[Tool | None], steps: Sequence[StepReport]) -> ToolHistory:
     types = sum((Counter(tool.error_types) for tool in tools if tool), Counter[str]())
-    calls = [tool.calls if tool else 0 for tool in tools]
+    calls = sum(tool.calls for tool in tools if tool)
+    known = [tool.known if tool else 0 for tool in tools]
     errors = [(tool.errors or 0) if tool else 0 for tool in tools]
-    place = _risen_at(calls, errors)
+    place = _risen_at(known, errors)
     if place is None:
         place = next((place for place, number in enumerate(errors) if number), None)
     since = None if place is None else steps[place].name
-    failed = sum(errors) if any(tool and tool.errors is not None for tool in tools) else None
-    return ToolHistory(name, sum(calls), failed, dict(types.most_common()), since, tuple(tools))
+    failed = sum(errors) if any(known) else None
+    return ToolHistory(name, calls, sum(known), failed, dict(types.most_common()), since, tuple(tools))
 
 
 def _risen_at(calls: Sequence[int], errors: Sequence[int]) -> int | None:

@@ -193,7 +193,7 @@ _STEP_MEASURES: Final = (
         lambda step: _per(step.tool_calls, step.trajectories, step.tool_calls_std), "tool_calls",
     ),
     _share(
-        "tool_errors", "tool errors", lambda step: (step.tool_errors, step.tool_calls), "tool_errors",
+        "tool_errors", "tool errors", lambda step: (step.tool_errors, step.tool_calls_known), "tool_errors",
         _tool_causes,
     ),
     _share(
@@ -288,7 +288,7 @@ def measures_of(steps: Sequence[StepReport]) -> Iterator[Measure]:
 
 def _of_tool(name: str) -> Iterator[Measure]:
     def in_step(step: StepReport) -> Tool:
-        return next((tool for tool in step.tools if tool.name == name), Tool(name, 0, 0, {}, None))
+        return next((tool for tool in step.tools if tool.name == name), Tool(name, 0, 0, 0, {}, None))
 
     def calls(step: StepReport) -> _Given:
         """Return the mean calls of a trajectory, with the standard deviation of a Poisson distribution."""
@@ -298,7 +298,7 @@ def _of_tool(name: str) -> Iterator[Measure]:
     errors = _share(
         f"tool_errors:{name}",
         f"tool {name}: errors",
-        lambda step: (in_step(step).errors, in_step(step).calls),
+        lambda step: (in_step(step).errors, in_step(step).known),
         "count(*) FILTER (WHERE call.status = 'error')",
         lambda step: dict(in_step(step).error_types),
     )

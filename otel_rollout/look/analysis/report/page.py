@@ -155,7 +155,7 @@ def _tool_errors(steps: Sequence[StepReport]) -> dict[str, list[float | None]]:
     tools = sorted(histories_of(steps), key=lambda tool: -tool.calls)[:_MAX_TOOLS]
     return {
         tool.name or report_text.UNKNOWN: [
-            None if of is None or of.errors is None else of.errors / of.calls for of in tool.steps
+            None if of is None or of.errors is None else of.errors / of.known for of in tool.steps
         ]
         for tool in tools
     }

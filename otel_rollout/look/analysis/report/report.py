@@ -106,6 +106,7 @@ class Tool:
     Attributes:
         name: the tool's name; null if none was recorded.
         calls: number of calls.
+        known: number of those that tell whether they failed.
         errors: number of failed calls; null if no call tells whether it failed.
         error_types: failed calls by the class of their error.
         seconds_mean: mean duration of a call.
@@ -113,6 +114,7 @@ class Tool:
 
     name: str | None
     calls: int
+    known: int
     errors: int | None
     error_types: Mapping[str, int]
     seconds_mean: float | None
@@ -142,6 +144,7 @@ class StepReport:
         replies_ended: model calls with a recorded finish reason.
         replies_truncated: model calls whose reply was cut by its length.
         tool_calls: calls of tools.
+        tool_calls_known: those that tell whether they failed.
         tool_calls_std: standard deviation of a trajectory's calls of tools; null with one trajectory.
         tool_errors: failed calls of tools; null if no call tells whether it failed.
         tools: the calls by tool, the most called first.
@@ -171,6 +174,7 @@ class StepReport:
     replies_ended: int
     replies_truncated: int
     tool_calls: int
+    tool_calls_known: int
     tool_calls_std: float | None
     tool_errors: int | None
     tools: tuple[Tool, ...]
@@ -291,7 +295,7 @@ def _tools(rows: _Rows) -> list[Tool]:
         calls, timed, known = (sum(row[column] for row in parts) for column in ("calls", "timed", "known"))
         types = {row["error_type"]: row["calls"] for row in parts if row["error_type"] is not None}
         mean = sum(row["seconds"] or 0.0 for row in parts) / timed if timed else None
-        found.append(Tool(name, calls, sum(types.values()) if known else None, types, mean))
+        found.append(Tool(name, calls, known, sum(types.values()) if known else None, types, mean))
     return sorted(found, key=lambda tool: (-tool.calls, tool.name or ""))
 
 

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from otel_rollout.look.analysis.report.changes import RunChange, ToolHistory, histories_of
 from otel_rollout.look.analysis.report.measures import Unit
-from otel_rollout.look.analysis.report.report import StepReport
+from otel_rollout.look.analysis.report.report import StepReport, Tool
 from otel_rollout.look.conversation.formatting import duration, steps_in_words
 from otel_rollout.look.pages.scale import short_number
 
@@ -120,7 +120,7 @@ def tools(steps: Sequence[StepReport], most: int) -> list[tuple[str, list[str]]]
         *(
             (
                 f"step {steps[place].name}",
-                [f"{number(of.errors)}/{of.calls}" if (of := tool.steps[place]) else "" for tool in found],
+                [_in_step(of) if (of := tool.steps[place]) else "" for tool in found],
             )
             for place in range(first, len(steps) if len(steps) > 1 else 0)
         ),
@@ -128,8 +128,18 @@ def tools(steps: Sequence[StepReport], most: int) -> list[tuple[str, list[str]]]
     ]
 
 
+def _in_step(tool: Tool) -> str:
+    return f"{number(tool.errors)}/{tool.known or tool.calls}"
+
+
 def _errors(tool: ToolHistory) -> str:
-    return UNKNOWN if tool.errors is None else f"{tool.errors} ({share(tool.errors, tool.calls)})"
+    told = failed(tool.errors, tool.known, tool.calls)
+    return told if tool.errors is None else f"{tool.errors} ({told})"
+
+
+def failed(errors: int | None, known: int, calls: int) -> str:
+    """Return the share of failed calls, and of how many if not every call tells whether it failed."""
+    return share(errors, known) + (f" of {known}" if 0 < known < calls else "")
 
 
 def error_types(counts: Mapping[str, int]) -> list[str]:
@@ -160,7 +170,7 @@ def figures(step: StepReport) -> _Row:
         "tokens out": number(step.tokens_out),
         "cut replies": share(step.replies_truncated, step.replies_ended),
         "tool calls": str(step.tool_calls),
-        "tool errors": share(step.tool_errors, step.tool_calls),
+        "tool errors": failed(step.tool_errors, step.tool_calls_known, step.tool_calls),
         "unparsable calls": str(step.parse_failures),
         "policy lag": number(step.policy_lag.mean),
     }
