@@ -108,8 +108,8 @@ def _reward(of: list[Trajectory]) -> dict[str, object]:
 
 def _time(of: list[Trajectory]) -> dict[str, object]:
     ended = [one for one in of if one.end is not None]
-    seconds = Sums(of).seconds
     phases = [phases_of(one) for one in ended]
+    seconds = [sum(each.values()) / 1000 for each in phases]
     names = ("generate", "tool", "reward", "waiting")
     means = {name: mean_of([each[name] / 1000 for each in phases]) for name in names}
     return {

@@ -218,6 +218,7 @@ def test_phases_stay_inside_their_trajectory(several: list[list[Made]]) -> None:
     for made, row in zip(several, rows, strict=True):
         found = [row[f"{name}_seconds"] * 1000 for name in ("generate", "tool", "reward", "waiting")]
         assert found == pytest.approx(phases_of(made), abs=1e-6)
+        assert sum(found) == pytest.approx(row["seconds"] * 1000, abs=1e-6)
 
 
 def phases_of(made: list[Made]) -> list[int]:
