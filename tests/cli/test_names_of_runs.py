@@ -51,3 +51,18 @@ def test_an_id_is_preferred_to_an_experiment(tmp_path: Path) -> None:
         assert f"open the first: otel-rollout show 1/7/0 --run {name} " in run("list", *chosen)
         assert f"run {name} " in run("show", "1/7/0", *chosen)
     assert "others: --run grpo" in run("timeline", "--from", path)
+
+
+def test_a_path_that_is_repeated_is_named_by_its_trace_id(tmp_path: Path) -> None:
+    """A step that is trained again has trajectories of the same paths; a path that is unique is printed."""
+    path = tmp_path / "table"
+    seconds = {"1": 3, "2": 1, "3": 2}
+    written(path, [root(n, rollout_n=n == "3", duration_ns=s * SECOND) for n, s in seconds.items()])
+    trace = "1".rjust(32, "0")
+    for options in ([], ["--columns", "seconds"]):
+        printed = run("list", "--sort=-seconds", "--from", path, *options)
+        assert f"open the first: otel-rollout show {trace} --from {path}" in printed
+    assert "took 3.00 s" in run("show", trace, "--from", path)
+    assert "otel-rollout show 1/7/1 " in run("list", "--seconds", "2", "--from", path)
+    report = json.loads(run("report", "--from", path, "--json"))
+    assert report["training"][0]["seconds"]["slowest"] == trace

@@ -167,8 +167,13 @@ def tools_of(engine: Engine, condition: str) -> list[str]:
 
 
 def rows_of(engine: Engine, run: Run) -> str:
-    """Return the name of the table with a run's rows of the view ``report_rows``; make the table once."""
-    return kept(engine, "rows", run.condition, f"SELECT * FROM report_rows WHERE {run.condition}")  # noqa: S608
+    """Return the name of the table with a run's rows of the view ``report_rows``; make the table once.
+
+    A path that several of the trajectories have names none of them: a trace id is in its place.
+    """
+    path = "CASE WHEN count(*) OVER (PARTITION BY path) > 1 THEN trace_id ELSE path END AS path"
+    rows = f"SELECT * REPLACE ({path}) FROM report_rows WHERE {run.condition}"  # noqa: S608
+    return kept(engine, "rows", run.condition, rows)
 
 
 def kept(engine: Engine, what: str, condition: str, sql: str) -> str:
