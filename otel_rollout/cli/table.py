@@ -18,7 +18,7 @@ from otel_rollout.cli.dumps import reading, source_options
 from otel_rollout.cli.page_output import writing
 from otel_rollout.cli.sources import as_table
 from otel_rollout.cli.table_output import FORMATS, Format, print_table, write, write_parquet
-from otel_rollout.look.analysis.run_choice import Run, reference_of, run_of
+from otel_rollout.look.analysis.run_choice import Run, paths_of, reference_of, run_of
 from otel_rollout.look.conversation.formatting import command
 from otel_rollout.look.listings import LISTINGS, STEPS, ListedColumn, Listing, of_query
 from otel_rollout.table import figures, filters, views
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 _PAGE: Final = 50
 """Rows that a table shows unless ``--limit`` says otherwise."""
 _NUMBERS: Final = "NUMBERS are a number, a range 1-3, a comparison '<0.1', or several with commas."
-_OF_OPENED: Final = ("path", *Run._fields)
-"""Columns of a row by which another command opens it."""
+_OF_OPENED: Final = {"show": ("trace_id", "path", *Run._fields), "group": ("path", *Run._fields)}
+"""Command → columns of a row by which it opens the row."""
 
 SOURCES: Final = (
     "A rollout table (directory or s3://…), a spool, run or node directory, a file of OTLP JSON Lines, {} "
@@ -129,7 +129,11 @@ def _list(
     """Show the rows of a view that the options describe."""
     chosen = _format(format_, output)
     is_table = chosen == "table"
-    names = ",".join((columns, *_OF_OPENED)) if columns and is_table and LISTINGS[view].opened_by else columns
+    names = (
+        ",".join((columns, *_OF_OPENED.get(LISTINGS[view].opened_by, ())))
+        if columns and is_table
+        else columns
+    )
     with as_table(from_) as (store, location):
         selected = Selected(store, view, given, run, where, sort, names)
         most = _PAGE if limit is None and is_table else limit
@@ -147,8 +151,12 @@ def _list(
             known = _runs_in(engine)
             found = dicts_of(rows)
             if found and listing.opened_by:
-                run = reference_of(Run(*map(found[0].get, Run._fields)), known) if len(known) > 1 else None
-                opening = command(listing.opened_by, [found[0]["path"]], source_options(from_, run))
+                of_first = Run(*map(found[0].get, Run._fields))
+                run = reference_of(of_first, known) if len(known) > 1 else None
+                name = found[0]["path"]
+                if trace := found[0].get("trace_id"):
+                    name = paths_of(engine, of_first, [trace]).get(trace, trace)
+                opening = command(listing.opened_by, [name], source_options(from_, run))
                 notes.append(f"open the first: {opening}")
             shown = _shown(listing, rows.column_names, _parts(columns), _columns_of(known), selected.asked)
             print_table(found, shown, [*notes, f"from {location}"], wide)

@@ -257,6 +257,7 @@ _TRAJECTORIES: Final = (
 _OF_SEVERAL: Final = (
     ListedColumn("trajectories", "number", 2),
     ListedColumn("failed", "number", 1),
+    ListedColumn("running", "number", 5),
     ListedColumn("rewarded", "number", 7),
     ListedColumn("reward_mean", "number", 1, _REWARD),
     ListedColumn("reward_min", "number", 4),

@@ -53,25 +53,23 @@ def steps(text: str, source: str) -> str:
     """Return the condition that a row is of one of the described steps.
 
     Args:
-        text: numbers, as :func:`numbers` takes them; texts of steps that are no numbers, also with outer
-            spaces; ``-`` for no step.
+        text: integers, ranges and comparisons, as :func:`numbers` takes them; texts of other steps, also with
+            outer spaces; ``-`` for no step.
         source: origin of the text, for the error.
 
     Raises:
         QueryError: a range ends before it begins.
     """
     parts = text.split(",")
-    padded = [part for part in parts if part != part.strip()]
-    in_text = [of_steps(padded)] if padded else []
-    return any_of([*(_step(part.strip(), source) for part in parts), *in_text])
+    stripped = [part.strip() for part in parts] if len(parts) > 1 else []
+    return any_of(_step(part, source) for part in dict.fromkeys([*parts, *stripped]))
 
 
 def _step(text: str, source: str) -> str:
-    if _COMPARED.fullmatch(text) or _RANGE.fullmatch(text):
-        return _numbers("step", text, source)
-    named = step_named(text)
-    is_other_number = isinstance(named, str) and _SINGLE.fullmatch(text)
-    return any_of([of_steps([named]), *([_numbers("step", text, source)] if is_other_number else [])])
+    described = text.strip()
+    if _COMPARED.fullmatch(described) or _RANGE.fullmatch(described):
+        return _numbers("step", described, source)
+    return of_steps([step_named(text)])
 
 
 def of_steps(steps: Collection[Step]) -> str:

@@ -62,7 +62,7 @@ run        run-1 · project project · experiment first
 siblings   2, 1 failed
 reward     mean 0.5, 0.0 to 1.0
 different  2 conversations
-alike      the first 1 turn
+alike      the first turn
 from       {table}
 
 2 siblings · mean reward 0.5

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from otel_rollout.cli import app
 from tests.analysis.report.runs_for_reports import trajectory
-from tests.table.tables import written
+from tests.table.tables import root, row, score, written
 
 STEPS = {
     "1": ["1"],
@@ -76,3 +76,33 @@ def test_unknown_step_is_answered_with_those_that_there_are(table: Path) -> None
         assert known in run(command, "--from", table, "--step", "cool-down")
     for command in ("report", "health", "timeline"):
         assert known in run(command, "--from", table, "--step", "cool-down", code=2)
+
+
+@pytest.mark.parametrize("typed", ["7", "07", " 7", "7.0"])
+def test_the_text_of_a_step_is_no_number(tmp_path: Path, typed: str) -> None:
+    """`07` is another step than `7`, as it is for `show`."""
+    path = tmp_path / "table"
+    texts = ("07", " 7", "7.0")
+    written(
+        path, [root("1", step=7), *(root(f"{n}", step=None, step_text=t) for n, t in enumerate(texts, 2))]
+    )
+    for command in ("list", "groups"):
+        listed = json.loads(run(command, "--from", path, "--step", typed, "--format", "json"))
+        assert [row["path"].partition("/")[0] for row in listed] == [typed]
+
+
+def test_a_dataset_row_of_the_text_that_stands_for_none_is_a_group_of_its_own(tmp_path: Path) -> None:
+    """Both groups have the path 1/-; their rewards stay apart, and so do their running trajectories."""
+    path = tmp_path / "table"
+    rows = (("1", "-", 0.0), ("2", None, 1.0), ("3", None, 1.0))
+    of_rows = [(n, value, {"sample_index": of, "rollout_n": int(n)}) for n, of, value in rows]
+    named = [(root(n, **of), score(n, "d" + n, value, **of)) for n, value, of in of_rows]
+    running = row("4", "b", "a4", kind="LLM", sample_index=None)
+    written(path, [line for lines in named for line in lines] + [running])
+    listed = json.loads(run("groups", "--from", path, "--format", "json"))
+    figures = [
+        (each["path"], each["sample_index"], each["trajectories"], each["reward_mean"]) for each in listed
+    ]
+    assert figures == [("1/-", "-", 1, 0.0), ("1/-", None, 3, 1.0)]
+    for command in ("groups", "steps"):
+        assert " running " in run(command, "--from", path)

@@ -359,7 +359,7 @@ def test_step_may_be_a_text_or_none(tmp_path: Path) -> None:
 
 
 def test_groups_name_the_run_that_group_and_show_open(tmp_path: Path) -> None:
-    """Whatever is shown; without the name, both open the run whose trajectory began last."""
+    """Whatever is shown; without the name, both open the run that began last."""
     path = tmp_path / "table"
     older, newer = {"run_id": "run-a"}, {"run_id": "run-b"}
     ended, running = root("1", **older), row("2", "b", "a2", kind="LLM", **newer)

@@ -108,6 +108,14 @@ def test_shown_name_refers_to_its_trajectory(step: Any, row: Any, sibling: Any, 
     assert parse(word).matches(summary)
 
 
+def test_group_of_a_dataset_row_without_text_is_not_the_whole_step() -> None:
+    """One slash after a step names the step, and two name the group whose row is an empty text."""
+    paths = ("5//0", "5/1/0")
+    for word, named in (("5/", paths), ("5//", paths[:1]), ("5/1/", paths[1:])):
+        found = [path for path in paths if parse(word).matches(Summary("1" * 32, path=path))]
+        assert found == [*named]
+
+
 def test_list_and_conversation_name_their_run_and_source(spool: Path) -> None:
     """The run is shown with name, project, start and directory."""
     listed = run("show", "--from", spool, columns=200).splitlines()

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
 from otel_rollout.look.analysis.run_choice import Run
+from otel_rollout.look.conversation.page import way_to
+from otel_rollout.look.conversation.trajectories import summaries_of, trajectory_in
 from otel_rollout.look.web.links import ServedLinks
+from otel_rollout.table.query import Engine
+from tests.table.tables import root, written
 from tests.web.rows import HOSTILE
 
 RUN = Run("run/../1", None, HOSTILE)
@@ -37,6 +42,15 @@ def test_steps_have_addresses(step: int | None, text: str) -> None:
     of_run = {"run": "a", "project": "b", "experiment": ""}
     assert parts(links.step(step)) == ("/step", {**of_run, "step": text})
     assert parts(links.timeline(step, True)) == ("/timeline", {**of_run, "step": text, "validate": "true"})
+
+
+def test_link_to_a_step_whose_text_has_a_slash(tmp_path: Path) -> None:
+    """It has the whole text, on the page of a list's row and on that of the trajectory."""
+    engine = Engine(written(tmp_path / "table", [root("1", step=None, step_text="a/b")]).open())
+    (listed,) = summaries_of(engine, ["true"])
+    links = ServedLinks(RUN)
+    for summary in (listed, trajectory_in(engine, listed.trace_id).summary):
+        assert way_to(summary, links) == (("step a/b", links.step("a/b")),)
 
 
 def test_surrogates_are_replaced() -> None:

@@ -80,5 +80,5 @@ def _with_groups(rows: str) -> str:
     return f"""(
       SELECT *, sample_index IS NOT NULL AND count(reward) OVER of_group > 1
         AND max(reward) OVER of_group = min(reward) OVER of_group AS has_group_without_spread
-      FROM {rows} WINDOW of_group AS (PARTITION BY group_path)
+      FROM {rows} WINDOW of_group AS (PARTITION BY group_path, sample_index)
     ) AS with_groups"""  # noqa: S608

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from otel_rollout.base.suggest import did_you_mean
 from otel_rollout.exporting.batching import grouped
 from otel_rollout.look.conversation.formatting import steps_in_words
+from otel_rollout.look.sources.table_source import ordered_runs
 from otel_rollout.table import filters
 from otel_rollout.table.query import Engine
 from otel_rollout.table.select import QueryError
@@ -67,7 +68,8 @@ def run_of(engine: Engine, reference: str | None = None) -> Run:
 
     Args:
         engine: queries the table.
-        reference: a run's id or experiment; by default, and for ``latest``, the run that began last.
+        reference: a run's id, or an experiment if no run has this id; by default, and for ``latest``, the run
+            that began last.
 
     Raises:
         QueryError: no run has this id or experiment, or the table has no trajectory.
@@ -77,18 +79,24 @@ def run_of(engine: Engine, reference: str | None = None) -> Run:
         raise QueryError("There is no trajectory yet, so there is no run to explain.")
     if reference in (None, LATEST):
         return found[0]
-    chosen = [run for run in found if reference in (run.run_id, run.experiment)]
-    if chosen:
+    if chosen := _named(str(reference), found):
         return chosen[0]
     names = [name for run in found for name in (run.experiment, run.run_id) if name]
     known = ", ".join(run.name for run in found[:_NAMED])
     raise QueryError(f"There is no run {reference!r}.{did_you_mean(str(reference), names)} Runs: {known}.")
 
 
-def reference_of(run: Run, known: Iterable[Run]) -> str | None:
-    """Return the id or experiment, for ``--run``, that no other run has; None if others have both."""
-    names = [name for each in known for name in {each.run_id, each.experiment}]
-    return next((name for name in (run.run_id, run.experiment) if name and names.count(name) == 1), None)
+def _named(reference: str, known: Sequence[Run]) -> list[Run]:
+    """Return the runs with this id; without any, those with this experiment."""
+    of_id = [run for run in known if run.run_id == reference]
+    return of_id or [run for run in known if run.experiment == reference]
+
+
+def reference_of(run: Run, known: Sequence[Run]) -> str | None:
+    """Return the id or experiment, for ``--run``, that selects no other run; None if both select others."""
+    return next(
+        (name for name in (run.run_id, run.experiment) if name and _named(name, known) == [run]), None
+    )
 
 
 def source_said(engine: Engine, reference: str | None, location: str) -> str:
@@ -108,11 +116,7 @@ def source_said(engine: Engine, reference: str | None, location: str) -> str:
 
 def runs_in(engine: Engine) -> list[Run]:
     """Return the runs that have trajectories, the one that began last first."""
-    rows = engine.dicts(
-        "SELECT run_id, project, experiment FROM roots GROUP BY run_id, project, experiment "
-        "ORDER BY min(start_ns) DESC"
-    )
-    return [Run(**row) for row in rows]
+    return [Run(**row) for row in ordered_runs(engine)]
 
 
 def no_step(engine: Engine, run: Run, wanted: str) -> QueryError:
@@ -163,8 +167,13 @@ def tools_of(engine: Engine, condition: str) -> list[str]:
 
 
 def rows_of(engine: Engine, run: Run) -> str:
-    """Return the name of the table with a run's rows of the view ``report_rows``; make the table once."""
-    return kept(engine, "rows", run.condition, f"SELECT * FROM report_rows WHERE {run.condition}")  # noqa: S608
+    """Return the name of the table with a run's rows of the view ``report_rows``; make the table once.
+
+    A path that several of the trajectories have names none of them: a trace id is in its place.
+    """
+    path = "CASE WHEN count(*) OVER (PARTITION BY path) > 1 THEN trace_id ELSE path END AS path"
+    rows = f"SELECT * REPLACE ({path}) FROM report_rows WHERE {run.condition}"  # noqa: S608
+    return kept(engine, "rows", run.condition, rows)
 
 
 def kept(engine: Engine, what: str, condition: str, sql: str) -> str:

@@ -89,6 +89,7 @@ def way_to(summary: Summary, links: Links) -> tuple[Link, ...]:
     if not summary.path:
         return ()
     validate, (step, *_) = parts_of(summary.path)
+    step = summary.step_text or step
     address = links.step(step_named(step), validate)
     return _known([(f"{VALIDATION} step {step}" if validate else f"step {step}", address)])
 

@@ -57,6 +57,7 @@ class Summary:
         experiment: name of the training run.
         path: step, sample and rollout, separated by slashes; in a validation, ``validation/`` comes first.
             Empty for a trace that is no trajectory.
+        step_text: its step if that is a text, which may hold slashes; else empty.
         name: name of the root span.
         state: ``ok``, ``error``, or ``running`` while no root span has ended.
         error: error of the root span.
@@ -75,6 +76,7 @@ class Summary:
     project: str = ""
     experiment: str = ""
     path: str = ""
+    step_text: str = ""
     name: str = ""
     state: str = "running"
     error: str = ""

@@ -22,7 +22,7 @@ from otel_rollout.table.spans import span_of
 _Row = Mapping[str, Any]
 _TOKENS: Final = "tokens_in, tokens_out, tokens_cached"
 _CALLS: Final = f"SELECT trace_id, span_id, {_TOKENS}, model, finish_reason FROM turns"  # noqa: S608
-_NAMED: Final = "trace_id, run_id, project, experiment, path, name, state, start_time, seconds"
+_NAMED: Final = "trace_id, run_id, project, experiment, path, step_text, name, state, start_time, seconds"
 _LISTED: Final = f"{_NAMED}, {_TOKENS}, reward, reward_label"
 _COUNTS: Final = ("turns", "tool_calls", "tool_errors")
 _FIGURES: Final = f"{_NAMED}, {_TOKENS}, {', '.join(_COUNTS)}, error_message"
@@ -252,6 +252,7 @@ def summary_of(row: _Row) -> Summary:
         project=row["project"] or "",
         experiment=row["experiment"] or "",
         path=row["path"],
+        step_text=row.get("step_text") or "",
         name=row["name"] or "",
         state=row["state"],
         start_ns=int(row["start_time"].timestamp() * 1e6) * 1000 if row["start_time"] else 0,

@@ -44,7 +44,7 @@ class Reference:
             return summary.trace_id.startswith(self.trace)
         if not summary.path:
             return False
-        return self.is_name_of(summary) or _shown_path(summary).startswith(self.path.rstrip("/") + "/")
+        return self.is_name_of(summary) or _shown_path(summary).startswith(self.path.removesuffix("/") + "/")
 
     def is_name_of(self, summary: Summary) -> bool:
         """Return whether the reference is the trajectory's whole path."""

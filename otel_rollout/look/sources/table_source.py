@@ -60,7 +60,7 @@ class TableSource:
             return self._newest_run()
         conditions = [self.run, *_conditions(reference)]
         for run in runs_with(self.engine, conditions, reference.matches):
-            of_run = [*(equals(column, value) for column, value in run.items()), *conditions]
+            of_run = [*_of_run(run), *conditions]
             found = self._matching(reference, of_run, True) or self._matching(reference, of_run, False)
             if found and (reference.trace or any(reference.is_name_of(summary) for summary in found)):
                 return found
@@ -90,12 +90,8 @@ class TableSource:
         return conversation_of(recorded, trajectories.is_passed_over(self.engine, recorded))
 
     def _newest_run(self) -> list[Summary]:
-        for ended in ("is_root", "score_name IS NULL"):  # a run may have only running trajectories
-            conditions = [self.run, ended, "validate IS NOT NULL"]
-            newest = self._rows(views.RECORDED, "run_id", conditions, " ORDER BY start_ns DESC LIMIT 1")
-            if newest:
-                return self._listed([self.run, equals("run_id", newest[0]["run_id"])])
-        return []
+        newest = ordered_runs(self.engine, self.run)[:1]
+        return self._listed(_of_run(newest[0])) if newest else []
 
     def _matching(self, reference: Reference, conditions: list[str], is_ended: bool) -> list[Summary]:
         """Return the matching trajectories without scores and tokens; only ended ones if ``is_ended``."""
@@ -149,7 +145,7 @@ def conversations_in(engine: Engine, trace_ids: Iterable[str], at_once: int) -> 
 def runs_with(
     engine: Engine, conditions: Sequence[str], has: Callable[[Summary], bool] = lambda summary: True
 ) -> list[dict[str, str | None]]:
-    """Return the runs that have wanted trajectories, the run whose trajectory began last first.
+    """Return the runs that have wanted trajectories, the run that began last first.
 
     A run is a dict of run id, project and experiment. Running trajectories count, too.
 
@@ -162,13 +158,33 @@ def runs_with(
         TableError: the table cannot be read.
     """
     wanted = all_of([*conditions, "validate IS NOT NULL", "score_name IS NULL"])
-    rows = engine.dicts(
-        f"SELECT {_RUN}, trace_id, path FROM {views.RECORDED}{wanted} "  # noqa: S608
-        f"GROUP BY {_RUN}, trace_id, path ORDER BY min(start_ns) DESC"
-    )
+    rows = engine.dicts(f"SELECT DISTINCT {_RUN}, trace_id, path FROM {views.RECORDED}{wanted}")  # noqa: S608
     found = (row for row in rows if has(Summary(row["trace_id"], path=row["path"])))
-    runs = ({name: row[name] for name in _RUN.split(", ")} for row in found)
-    return list({tuple(run.values()): run for run in runs}.values())
+    named = ({name: row[name] for name in _RUN.split(", ")} for row in found)
+    runs = list({tuple(run.values()): run for run in named}.values())
+    if len(runs) > 1:
+        known = ordered_runs(engine)
+        runs.sort(key=lambda run: known.index(run) if run in known else len(known))
+    return runs
+
+
+def ordered_runs(engine: Engine, condition: str = "true") -> list[dict[str, str | None]]:
+    """Return the runs that have trajectories, the one that began last first.
+
+    Args:
+        engine: queries the table.
+        condition: SQL condition of the runs.
+
+    Raises:
+        TableError: the table cannot be read.
+    """
+    return engine.dicts(
+        f"SELECT {_RUN} FROM roots WHERE {condition} GROUP BY {_RUN} ORDER BY min(start_ns) DESC"  # noqa: S608
+    )
+
+
+def _of_run(run: dict[str, str | None]) -> list[str]:
+    return [equals(column, value) for column, value in run.items()]
 
 
 def _conditions(reference: Reference) -> list[str]:

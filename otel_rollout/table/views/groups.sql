@@ -1,7 +1,7 @@
 -- Each group: the trajectories of one dataset row in one step. A reward that is NaN or infinite does not count; a
 -- spread needs two that do.
 SELECT
-  run_id, project, experiment, validate, step, step_text, max(sample_index) AS sample_index, group_path AS path,
+  run_id, project, experiment, validate, step, step_text, sample_index, group_path AS path,
   count(*) AS trajectories, count(*) FILTER (WHERE state = 'error') AS failed,
   count(*) FILTER (WHERE state = 'running') AS running, avg(finite_reward) AS reward_mean,
   min(finite_reward) AS reward_min, max(finite_reward) AS reward_max,
@@ -12,4 +12,4 @@ SELECT
   CAST(sum(tokens_in) AS BIGINT) AS tokens_in, CAST(sum(tokens_out) AS BIGINT) AS tokens_out,
   avg(seconds) AS seconds_mean, min(start_time) AS start_time
 FROM finite_rewards
-GROUP BY run_id, project, experiment, validate, step, step_text, group_path
+GROUP BY run_id, project, experiment, validate, step, step_text, sample_index, group_path

@@ -150,7 +150,7 @@ def test_sibling_that_ends_where_others_go_on_is_a_leaf_without_turns() -> None:
         "siblings": "3, 1 failed, 1 running",
         "reward": "mean 0.5, 0.0 to 1.0; 1 without a number",
         "different": "3 conversations",
-        "alike": "the first 1 turn",
+        "alike": "the first turn",
     }
     assert [group_text.marks(each) for each in found] == [
         "reward 1.0", "no reward · running", "reward 0.0 · failed"

@@ -141,6 +141,13 @@ def test_most_frequent_reasons_have_a_line_each_and_the_others_one(tmp_path: Pat
     assert lines[-1] == "not trained, 26 other reasons: 26 trajectories"
 
 
+def test_a_reason_of_one_trajectory_may_be_blank(tmp_path: Path) -> None:
+    """The line says so, and counts one trajectory."""
+    written(tmp_path, trained(1, 1, {"trained": False}, reason=" ", reward=0.5))
+    ran = CliRunner().invoke(app, ["report", "--from", str(tmp_path)], env={"COLUMNS": "100"})
+    assert "not trained, blank reason: 1 trajectory, step 1\n" in ran.output
+
+
 def test_terminal_has_curves_a_table_and_the_reasons(table: Path) -> None:
     """The table is at most a hundred columns wide."""
     ran = CliRunner().invoke(app, ["report", "--from", str(table)], env={"COLUMNS": "100"})

@@ -342,6 +342,14 @@ def test_missing_step_is_one_sentence(tmp_path, step, validate, message):
     assert str(error.value) == message
 
 
+def test_step_that_only_spans_outside_of_trajectories_name_is_not_known(tmp_path):
+    """It is not among the steps of the run: no trajectory has it."""
+    nobody = dict.fromkeys(("step", "sample_index", "rollout_n", "validate"))
+    outside = [row("f", "af", **nobody), row("f", "b", "af", step=2)]
+    with pytest.raises(QueryError, match=r"has no step 2 of training\. It has step 1\.$"):
+        timed(tmp_path, *trajectory(1, 1, 2, step=1), *outside, step=2)
+
+
 def test_ten_thousand_spans_in_one_trace(tmp_path):
     """The figures are exact, and the calls are not compared with one another."""
     calls = [call("LLM" if number % 2 else "TOOL", number, number + 1, "t") for number in range(10_000)]

@@ -51,7 +51,8 @@ def facts(tree: GroupTree) -> Iterator[tuple[str, str]]:
     yield "siblings", ", ".join([f"{first}{group.number}", *marked])
     yield "reward", _rewards(root)
     yield "different", f"{formatting.counted(len(tree.leaves), 'conversation')}"
-    shared = f"the first {formatting.counted(root.end, 'turn')}" if root.end else "no turn"
+    first = "turn" if root.end == 1 else formatting.counted(root.end, "turn")
+    shared = f"the first {first}" if root.end else "no turn"
     yield "alike", shared if root.parts else "all turns"
 
 

@@ -77,7 +77,7 @@ def step_of(engine: Engine, run: Run, step: filters.Step, validate: bool = False
         f"SELECT * FROM {rows_of(engine, run)} WHERE {condition} "  # noqa: S608
         f"ORDER BY {IN_ORDER} LIMIT {_MAX_TRAJECTORIES}"
     )
-    by_group = grouped(rows, lambda row: row["group_path"]).values()
+    by_group = grouped(rows, lambda row: (row["group_path"], row["sample_index"])).values()
     groups = sorted(map(_group, by_group), key=lambda group: -(group.spread or 0.0))
     left_out = found[0].trajectories - len(rows)
     return Step(run, found[0], tuple(groups), left_out, *_neighbours(engine, run, step, validate))

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from otel_rollout.look.analysis.report.changes import RunChange, ToolHistory, histories_of
 from otel_rollout.look.analysis.report.measures import Unit
 from otel_rollout.look.analysis.report.report import StepReport, Tool
-from otel_rollout.look.conversation.formatting import duration, steps_in_words
+from otel_rollout.look.conversation.formatting import counted, duration, steps_in_words
 from otel_rollout.look.pages.scale import short_number
 
 UNKNOWN: Final = "–"
@@ -273,15 +273,13 @@ def trainer_notes(steps: Sequence[StepReport]) -> Iterator[tuple[str, tuple[str,
         whole = sum(known.rewards_compared for _, known in found)
         most = max(known.reward_difference or 0.0 for _, known in differing)
         yield (
-            f"trained reward is not the recorded one: {bad} of {whole} trajectories, "
+            f"trained reward is not the recorded one: {bad} of {counted(whole, 'trajectory')}, "
             f"{_in(step for step, _ in differing)}, by up to {number(most)}"
         ), tuple(name for _, known in differing for name in known.differing)[:_NAMED]  # fmt: skip
     odd = [(step, known.not_finite) for step, known in found if known.not_finite]
     if odd:
-        yield (
-            f"NaN or infinite: {sum(count for _, count in odd)} trajectories, {_in(step for step, _ in odd)}",
-            (),
-        )
+        number_ = counted(sum(count for _, count in odd), "trajectory")
+        yield f"NaN or infinite: {number_}, {_in(step for step, _ in odd)}", ()
     for note in _filter_notes([(step, known.filtered) for step, known in found]):
         yield note, ()
 
@@ -292,10 +290,10 @@ def _filter_notes(filtered: Sequence[tuple[StepReport, Mapping[str, int]]]) -> I
     shown = counts.most_common(_REASONS)
     for reason, number_ in shown:
         steps = _in(step for step, numbers in filtered if reason in numbers)
-        yield f"not trained, {reason}: {number_} trajectories, {steps}"
+        yield f"not trained, {reason.strip() or 'blank reason'}: {counted(number_, 'trajectory')}, {steps}"
     if others := len(counts) - len(shown):
         rest = counts.total() - sum(number_ for _, number_ in shown)
-        yield f"not trained, {others} other reason{'s' if others > 1 else ''}: {rest} trajectories"
+        yield f"not trained, {counted(others, 'other reason')}: {counted(rest, 'trajectory')}"
 
 
 def _in(steps: Iterable[StepReport]) -> str:

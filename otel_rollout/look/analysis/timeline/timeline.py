@@ -174,13 +174,13 @@ def _steps(engine: Engine, run: Run) -> list[_Step]:
 
 
 def _no_step(run: Run, step: filters.Step, validate: bool, steps: Sequence[_Step]) -> str:
-    """Return the error for a step that a run does not have."""
+    """Return the error for a step that a run does not have, even if spans outside of trajectories name it."""
     name = "trajectory without a step" if step is None else f"step {step}"
     message = f"Run {run.name} has no {name} of {_KINDS[validate]}."
     if any(each.step == step and each.validate != validate for each in steps):
         advice = "leave out --validation" if validate else "add --validation"
         return f"{message} There is one of {_KINDS[not validate]}: {advice}."
-    known = [each.step for each in steps if each.validate == validate]
+    known = [each.step for each in steps if each.validate == validate and each.step != step]
     advice = "; name one of them" if len(known) > 1 else ""  # a range, as other commands take it, is none
     return f"{message} It has {steps_in_words(known)}{advice}." if known else message
 
