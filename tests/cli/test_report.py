@@ -99,7 +99,7 @@ def test_steps_and_run_are_chosen(table: Path) -> None:
     document = json.loads(run("--from", table, "--run", "run-1", "--step", "2-3", "--json").output)
     assert [document["run_id"], [step["step"] for step in document["training"]]] == ["run-1", [2, 3]]
     assert document["training"][0]["tools"] == [
-        {"name": "browser", "calls": 8, "errors": 0, "error_types": {}, "seconds_mean": 2.0}
+        {"name": "browser", "calls": 8, "known": 8, "errors": 0, "error_types": {}, "seconds_mean": 2.0}
     ]
 
 
