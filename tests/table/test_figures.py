@@ -71,8 +71,8 @@ def test_every_view_comes_after_those_that_it_reads() -> None:
 
 
 _OTHERS = ("reward", "policy_lag", "seconds")
-"""Columns of a report's rows of which other views have one of the name, with another meaning. Only ``phases`` has
-the same ``seconds``; those of the others are the root's."""
+"""Columns of a report's rows of which other views have one of the name, with another meaning. Only ``phases``
+has the same ``seconds``; those of the others are the root's."""
 _OF_REPORTS = {
     "finite_rewards": {"reward": "finite_reward"},
     "phases": {},
