@@ -106,7 +106,9 @@ class ServerTarget:
         self._check_run(response, f"linking traces to the run {run_id}")
 
     def metric_steps(self, run_id: str, name: str) -> set[int]:
-        """Return the steps at which a run has a value of a metric; none if the run does not exist.
+        """Return the steps at which a run has a value of a metric.
+
+        There are none, or an error is raised, if the run does not exist.
 
         Takes one GET.
         """

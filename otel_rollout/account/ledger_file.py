@@ -196,7 +196,7 @@ def set_aside_unreadable(node_dir: Path) -> None:
 
 
 def replace_unreadable(node_dir: Path) -> None:
-    """Replace a ledger that cannot be read by an empty one, while deliveries go on.
+    """Put an empty ledger in the place of one that is unreadable, while deliveries go on.
 
     Deliveries write their cursors and counts into the new file, and deliver nothing twice. The holder of the
     forwarder's lock calls this regularly, because an open connection that reads from memory may not notice

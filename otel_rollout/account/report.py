@@ -199,7 +199,7 @@ class Report:
 
     @property
     def undelivered(self) -> int:
-        """Spans dropped, rejected or pending: a person may have to act."""
+        """Spans dropped, and rejected or pending at the exporter with most: a person may have to act."""
         waiting = max((e.rejected + e.pending for e in self.exporters.values()), default=0)
         return waiting + sum(self.dropped.values())
 

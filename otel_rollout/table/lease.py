@@ -189,7 +189,7 @@ class Lease:
                 except CommitFailedError:  # another commit took the place; or the answer to this one is lost
                     if time.monotonic() > deadline:
                         raise
-                time.sleep(random.uniform(0, waits().poll))  # noqa: S311
+                time.sleep(random.SystemRandom().uniform(0, waits().poll))
                 table.update_incremental()
         self._until = until
 

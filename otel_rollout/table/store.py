@@ -62,7 +62,7 @@ class Store:
             try:
                 return self._opened()
             except IncompleteListingError:
-                time.sleep(random.uniform(0, waits().table_retry))  # noqa: S311
+                time.sleep(random.SystemRandom().uniform(0, waits().table_retry))
         return self._opened()
 
     def opened_or_begun(self) -> DeltaTable:
@@ -83,7 +83,7 @@ class Store:
             except TableError:  # another writer may have begun it
                 if attempt == _ATTEMPTS - 1:
                     raise
-                time.sleep(random.uniform(0, waits().table_retry))  # noqa: S311
+                time.sleep(random.SystemRandom().uniform(0, waits().table_retry))
         return self.open()
 
     def _opened(self) -> DeltaTable:

@@ -114,3 +114,21 @@ def test_generator_rollouts_of_the_page_keep_their_tools_apart(
             positions[root.span.span_id] = place
     tools = [(span.output, positions[span.span.parent_span_id]) for span in spans if span.name == "call_tool"]
     assert tools == [(position, [5, *divmod(position, 2)]) for position in (0, 1, 2, 3)] * 2
+
+
+def test_score_after_the_end_is_of_the_trajectory_that_has_ended(
+    recorded: Callable[[], list[Recorded]],
+) -> None:
+    """A trainer may score late, inside another trajectory."""
+    first, second = opened(1), opened(2)
+    first.end()
+    with second.inside():
+        first.score("reward", 0.5)
+    second.end()
+    roots = {
+        span.attributes["rollout.sample_index"]: span.span
+        for span in recorded()
+        if span.name == "rollout_trace"
+    }
+    (scored,) = (span.span for span in recorded() if "gen_ai.evaluation.name" in span.attributes)
+    assert (scored.trace_id, scored.parent_span_id) == (roots[1].trace_id, roots[1].span_id)

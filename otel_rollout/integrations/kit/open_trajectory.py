@@ -146,7 +146,14 @@ class OpenTrajectory:
             set_attributes(root, attributes)
 
     def score(self, name: str, value: Any, comment: str | None = None) -> None:
-        """Record a score of this trajectory, as :func:`otel_rollout.score` does. Never raises."""
+        """Record a score of this trajectory, also after its end, as :func:`otel_rollout.score` does.
+
+        Never raises.
+        """
+        if self.trajectory.inside is None:
+            if self.trajectory.id is not None:
+                otel_rollout.score(name, value, comment=comment, trajectory=self.trajectory.id)
+            return
         with self.inside():
             otel_rollout.score(name, value, comment=comment)
 

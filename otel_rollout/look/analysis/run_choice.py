@@ -115,7 +115,7 @@ def source_said(engine: Engine, reference: str | None, location: str) -> str:
 
 
 def runs_in(engine: Engine) -> list[Run]:
-    """Return the runs that have trajectories, the one that began last first."""
+    """Return the runs that have trajectories, the newest first: the one that began last."""
     return [Run(**row) for row in ordered_runs(engine)]
 
 

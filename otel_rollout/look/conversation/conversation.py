@@ -307,7 +307,10 @@ class _TurnBuilder:
 
 
 def _reply_of(call: ModelCall) -> Message:
-    """Return a model call's reply, with the turn's text if the recorded text has marks of the template."""
+    """Return a model call's reply.
+
+    Its text is the turn's if the recorded text is empty, or has a mark of the chat template.
+    """
     said = call.reply.message.text
     return replace(call.reply.message, role=MODEL, text=said if said and "<|" not in said else call.turn.text)
 

@@ -145,7 +145,7 @@ def conversations_in(engine: Engine, trace_ids: Iterable[str], at_once: int) -> 
 def runs_with(
     engine: Engine, conditions: Sequence[str], has: Callable[[Summary], bool] = lambda summary: True
 ) -> list[dict[str, str | None]]:
-    """Return the runs that have wanted trajectories, the run that began last first.
+    """Return the runs that have wanted trajectories, the newest first: the one that began last.
 
     A run is a dict of run id, project and experiment. Running trajectories count, too.
 
@@ -169,7 +169,7 @@ def runs_with(
 
 
 def ordered_runs(engine: Engine, condition: str = "true") -> list[dict[str, str | None]]:
-    """Return the runs that have trajectories, the one that began last first.
+    """Return the runs that have trajectories, the newest first: the one that began last.
 
     Args:
         engine: queries the table.

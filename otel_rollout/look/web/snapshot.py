@@ -56,7 +56,7 @@ class Snapshot:
     Attributes:
         address: address of the table.
         engine: queries this version.
-        runs: the runs that have trajectories, the one that began last first.
+        runs: the runs that have trajectories, the newest first: the one that began last.
         users: number of those who use it: requests, and :class:`~otel_rollout.look.web.live.Live` while it is
             the newest one.
 

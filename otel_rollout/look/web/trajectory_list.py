@@ -168,7 +168,7 @@ def _rows(
 
 
 def _columns(rows: Sequence[Mapping[str, Any]]) -> Iterator[ListedColumn]:
-    """Yield the columns of the listing that have a value in some row."""
+    """Yield the columns of the page's table, of the listing and the start, that have a value in some row."""
     for column in (*_LISTING.columns, ListedColumn("start_time", "", 9)):
         is_listed = column.rank is not None and column.name not in _BESIDE
         if is_listed and any(cell(column.form, row.get(column.name)) for row in rows):

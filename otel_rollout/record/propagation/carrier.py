@@ -1,6 +1,6 @@
-"""Carry the current span and the trajectory's identity between processes.
+"""Carry the current span, the trajectory's identity and a step's chosen rows between processes.
 
-The carrier is a small dict of text. A propagator of this module writes the span into it as W3C Trace Context,
+The carrier is a dict of text. A propagator of this module writes the span into it as W3C Trace Context,
 whatever ``OTEL_PROPAGATORS`` says. The identity is one entry of JSON, since baggage would turn 7 and False
 into strings. The carrier holds an unrecorded span too, with trace flags 00; without it the receiver would
 start a new trace.

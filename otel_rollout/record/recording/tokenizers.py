@@ -152,7 +152,7 @@ def _decoder(backend: Any) -> bytes:
 
 
 def _json_of(backend: Any) -> Iterator[bytes]:
-    """Yield the JSON of a decode-only tokenizer; its model is a list of tokens."""
+    """Yield, in pieces, the JSON of a tokenizer that only decodes, and decodes as ``backend`` does."""
     yield b'{"version":"1.0","truncation":null,"padding":null,"added_tokens":'
     yield orjson.dumps(_added(backend))
     yield b',"normalizer":null,"pre_tokenizer":null,"post_processor":null,"decoder":'
