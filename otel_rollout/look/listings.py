@@ -23,7 +23,7 @@ Form = Literal["", "name", "id", "number", "seconds", "mark"]
 - ``id``: the first digits.
 - ``number``: with few digits.
 - ``seconds``: as durations.
-- ``mark``: only if they are true.
+- ``mark``: only if they are true, or not 0.
 """
 _NAMES: Final = ("path", "group_path", "trace_id", "span_id", "run_id")
 """Columns of a query whose values a person may paste."""
@@ -257,7 +257,7 @@ _TRAJECTORIES: Final = (
 _OF_SEVERAL: Final = (
     ListedColumn("trajectories", "number", 2),
     ListedColumn("failed", "number", 1),
-    ListedColumn("running", "number", 5),
+    ListedColumn("running", "mark", 5),
     ListedColumn("rewarded", "number", 7),
     ListedColumn("reward_mean", "number", 1, _REWARD),
     ListedColumn("reward_min", "number", 4),

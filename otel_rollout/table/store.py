@@ -207,9 +207,9 @@ class Store:
             is_gone = isinstance(error, FileNotFoundError)  # perhaps removed just now
             message = f"{error.filename} cannot be read: {error.strerror}."
             raise TableError(message, is_temporary=is_gone) from error
-        if os.path.lexists(log):
-            return
         others = [entry for entry in os.listdir(path) if _PARQUET_SUFFIX not in entry]
+        if _LOG in others:
+            return
         if others:
             raise TableError(
                 f"{path} holds {sorted(others)[0]!r} and no table: name a table's directory; a new table "

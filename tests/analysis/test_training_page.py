@@ -63,7 +63,9 @@ def test_output_is_the_pages(
 def test_commands_of_broken_prefixes_find_some(command: str, printed: str, broken: Path) -> None:
     """The page makes the recording that they ask."""
     (words,) = re.findall(rf"^otel-rollout ({command} .*?)(?: +# .*)?$", BROKEN, re.M)
-    ran = CliRunner().invoke(app, shlex.split(words), env={"OTEL_ROLLOUT_DELTA_URI": str(broken)})
+    ran = CliRunner().invoke(
+        app, shlex.split(words), env={"OTEL_ROLLOUT_DELTA_URI": str(broken), "COLUMNS": "140"}
+    )
     assert printed in ran.output
 
 

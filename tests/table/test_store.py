@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 import time
@@ -93,3 +94,14 @@ def test_log_entry_that_a_listing_misses_is_looked_for_again(
         store.open()
     monkeypatch.setattr(time, "sleep", lambda _: hidden.rename(entry))
     assert store.open().version() == 3
+
+
+def test_table_that_another_process_begins_meanwhile_is_no_foreign_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its log may appear between two looks at the directory."""
+    log = tmp_path / "rollouts" / "_delta_log"
+    log.mkdir(parents=True)
+    lexists = os.path.lexists
+    monkeypatch.setattr(os.path, "lexists", lambda path: Path(path) != log and lexists(path))
+    assert Store(location_of(str(log.parent))).opened_or_begun().version() == 0
