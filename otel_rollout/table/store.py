@@ -207,8 +207,10 @@ class Store:
             is_gone = isinstance(error, FileNotFoundError)  # perhaps removed just now
             message = f"{error.filename} cannot be read: {error.strerror}."
             raise TableError(message, is_temporary=is_gone) from error
+        if os.path.lexists(log):
+            return
         others = [entry for entry in os.listdir(path) if _PARQUET_SUFFIX not in entry]
-        if _LOG in others:
+        if _LOG in others:  # another process has begun the table meanwhile
             return
         if others:
             raise TableError(

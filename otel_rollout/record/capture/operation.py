@@ -236,10 +236,9 @@ def _start_below_another(
     active: runtime.Runtime, operation: Operation, outside: Context
 ) -> tuple[Span | None, EnteredTrajectory | None, Identity]:
     """Start a span below no span of our provider; return the trajectory that it is directly below, too."""
-    parent, identity = span_above(outside), identity_in(outside)
+    parent, identity, around = span_above(outside), identity_in(outside), outside
     if identity is NO_IDENTITY and not parent.get_span_context().is_valid:
-        identity = OUTSIDE
-    around = with_identity(identity, outside)
+        identity, around = OUTSIDE, with_identity(OUTSIDE, outside)
     started = span_io.start(active, operation.name, operation.options.kind, parent, around)
     trajectory = trajectory_in(outside)
     is_below = trajectory is not None and parent is trajectory.root
