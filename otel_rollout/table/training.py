@@ -20,4 +20,4 @@ The trainer's rewards have single precision, and a KL penalty is a sum over toke
 difference.
 """
 ODD: Final = 1e150
-"""Magnitude from which a number counts as NaN, because its square is infinite. The views have it too."""
+"""Magnitude from which no mean includes a number, because its square is infinite. The views have it too."""

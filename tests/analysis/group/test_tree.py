@@ -222,6 +222,8 @@ def test_group_without_a_good_branch_says_why() -> None:
     assert verdict(silent[0], sibling(1, silent[0].conversation.turns, 0)) == not_recorded
     assert verdict(*equal) == "All 2 rewards are 1.0: the group teaches nothing."
     assert verdict(*equal, sibling(2, said("c"))) == "All 2 known rewards are 1.0: the group teaches nothing."
+    running = sibling(2, said("c"), state="running")
+    assert verdict(*equal, running) == "All 2 known rewards are 1.0 so far."
 
 
 def test_sibling_that_runs_is_not_called_identical() -> None:

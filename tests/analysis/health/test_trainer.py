@@ -198,7 +198,7 @@ def test_advantage_that_is_not_finite_is_found(tmp_path: Path, value: float) -> 
     rows = [*trained(0, 1, {"advantage": 0.5}), *trained(1, 1, {"advantage": value})]
     finding = found(tmp_path, "training_not_finite", rows)
     assert (finding.status, finding.evidence) == ("unhealthy", ("1/0/1",))
-    assert finding.message.endswith(f"NaN or infinite: `advantage` is {value} in 1.")
+    assert finding.message.endswith(f"NaN, infinite or huge: `advantage` is {value} in 1.")
 
 
 def test_each_number_that_is_not_finite_is_named_with_its_values(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_each_number_that_is_not_finite_is_named_with_its_values(tmp_path: Path)
     ]
     finding = found(tmp_path, "training_not_finite", rows)
     assert finding.message == (
-        "In 2 of 2 trajectories (100%) in step 1, a number of the trainer is NaN or infinite: "
+        "In 2 of 2 trajectories (100%) in step 1, a number of the trainer is NaN, infinite or huge: "
         "`advantage` is -inf or nan in 2, `return` is inf in 1."
     )
 
@@ -221,8 +221,9 @@ def test_text_in_place_of_a_number_is_named_as_a_text(tmp_path: Path) -> None:
     finding = found(tmp_path, "training_not_finite", rows)
     assert (finding.status, finding.evidence) == ("unhealthy", ("1/0/1", "1/0/0"))
     assert finding.message == (
-        "In 1 of 2 trajectories (50%) in step 1, a number of the trainer is NaN or infinite: `return` is nan "
-        "in 1. In 1 of 2 trajectories (50%) in step 1, a score of the trainer is a text, not a number: "
+        "In 1 of 2 trajectories (50%) in step 1, a number of the trainer is NaN, infinite or huge: "
+        "`return` is nan in 1. In 1 of 2 trajectories (50%) in step 1, a score of the trainer is a text, "
+        "not a number: "
         f'`advantage` is "{"x" * 40}" in 1, `trained` is "yes" in 1.'
     )
     only_text = found(tmp_path / "text", "training_not_finite", rows[:4])

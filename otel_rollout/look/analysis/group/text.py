@@ -117,7 +117,7 @@ def _verdict(tree: GroupTree) -> str:
         return "One trajectory: there is no sibling to compare with."
     rewards = tree.root.rewards
     if not tree.root.parts:
-        still = " so far" if any(each.summary.state == "running" for each in tree.root.siblings) else ""
+        still = " so far" if _runs(tree) else ""
         return f"All siblings are identical{still}." if _has_content(tree.root) else _NOTHING_RECORDED
     if not rewards:
         return "No reward is a number: nothing says which branch is the good one."
@@ -125,7 +125,12 @@ def _verdict(tree: GroupTree) -> str:
         return "The known rewards do not say which branch is the good one."
     known = len(rewards)
     which = "" if known == len(tree.root.siblings) else "known "
-    return f"All {known} {which}rewards are {number(rewards[0])}: the group teaches nothing."
+    rest = " so far" if _runs(tree) else ": the group teaches nothing"
+    return f"All {known} {which}rewards are {number(rewards[0])}{rest}."
+
+
+def _runs(tree: GroupTree) -> bool:
+    return any(each.summary.state == "running" for each in tree.root.siblings)
 
 
 def heading(branch: Branch) -> str:

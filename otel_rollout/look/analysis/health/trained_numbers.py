@@ -27,7 +27,7 @@ _NOT_FINITE: Final = f"(isnan(value) OR abs(value) >= {ODD} OR (value IS NULL AN
 """SQL condition that a score is not finite; the table stores such a number as a label."""
 _IS_TEXT: Final = f"(value IS NULL AND NOT {_NAMES_OF_ODD})"
 _SAID: Final = "coalesce(label, CAST(value AS VARCHAR))"
-_WHAT: Final = "a number of the trainer is NaN or infinite"
+_WHAT: Final = "a number of the trainer is NaN, infinite or huge"
 _NAMED: Final = 3
 """Maximum values of a score that a message names."""
 _MAX_SAID: Final = 40
@@ -78,7 +78,7 @@ def reward_differs(scope: Scope) -> Finding:
 
 
 def not_finite(scope: Scope) -> Finding:
-    """Find advantages and other numbers of the trainer that are NaN or infinite, and texts in their place."""
+    """Find advantages and other trained numbers that are NaN, infinite or huge, and texts in their place."""
     known = f"{scope.training} WHERE has_outcome AND {scope.is_judged}"
     number = scope.engine.count(known)
     if not number:
@@ -90,7 +90,7 @@ def not_finite(scope: Scope) -> Finding:
 
 
 def _odd(scope: Scope, known: str, is_text: bool) -> Finding | None:
-    """Find scores that are texts if ``is_text``, else scores that are NaN or infinite; None without any."""
+    """Find scores that are texts if ``is_text``, else NaN, infinite or huge ones; None without any."""
     odd = (
         f"SELECT trace_id, name, left({_SAID}, {_MAX_SAID}) AS said FROM newest_scores "  # noqa: S608
         f"WHERE {filters.equals('name', NUMBERS)} AND {_IS_TEXT if is_text else _NOT_FINITE} "

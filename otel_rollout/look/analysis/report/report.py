@@ -30,7 +30,7 @@ class Reward:
     Attributes:
         count: trajectories with a finite reward.
         missing: ended trajectories without a reward, neither a number nor a text.
-        odd: trajectories whose reward is NaN or infinite; no other figure includes them.
+        odd: trajectories whose reward is NaN, infinite, or of 1e150 and more; no other figure includes them.
         mean: the mean.
         std: the standard deviation of the sample; null with one reward.
         min: the least.

@@ -156,7 +156,7 @@ def figures(step: StepReport) -> _Row:
     spread = "" if reward.std is None else f" ± {number(reward.std)}"
     ended = step.trajectories - step.running
     covered = f" ({reward.count} of {ended})" if 0 < reward.count < ended else ""
-    covered += f", {reward.odd} NaN or infinite" if reward.odd else ""
+    covered += f", {reward.odd} NaN, infinite or huge" if reward.odd else ""
     quantiles = {"p10": reward.p10, "p50": reward.p50, "p90": reward.p90}
     compared = step.groups_compared
     return {
@@ -279,7 +279,7 @@ def trainer_notes(steps: Sequence[StepReport]) -> Iterator[tuple[str, tuple[str,
     odd = [(step, known.not_finite) for step, known in found if known.not_finite]
     if odd:
         number_ = counted(sum(count for _, count in odd), "trajectory")
-        yield f"NaN or infinite: {number_}, {_in(step for step, _ in odd)}", ()
+        yield f"NaN, infinite or huge: {number_}, {_in(step for step, _ in odd)}", ()
     for note in _filter_notes([(step, known.filtered) for step, known in found]):
         yield note, ()
 
@@ -309,7 +309,7 @@ def facts(step: StepReport) -> Iterator[tuple[str, str]]:
     if step.reward.missing:
         yield "without a reward", str(step.reward.missing)
     if step.reward.odd:
-        yield "reward NaN or infinite", str(step.reward.odd)
+        yield "reward NaN, infinite or huge", str(step.reward.odd)
     if step.policy_lag.mixed:
         yield "weights changed during", f"{step.policy_lag.mixed} trajectories"
     errors = Counter(step.error_types)

@@ -42,7 +42,7 @@ class Trainer:
         mismatch_trajectory: name of the trajectory with this token.
         mismatch_turn: the model turn of the token, from 1.
         importance_ratio: mean weight by which the trainer corrects for the sampler's policy.
-        not_finite: trajectories with a score of the trainer that is NaN or infinite.
+        not_finite: trajectories with a score of the trainer that is NaN, infinite, or of 1e150 and more.
     """
 
     known: int
