@@ -346,6 +346,7 @@ def test_step_that_only_spans_outside_of_trajectories_name_is_not_known(tmp_path
     """It is not among the steps of the run: no trajectory has it."""
     nobody = dict.fromkeys(("step", "sample_index", "rollout_n", "validate"))
     outside = [row("f", "af", **nobody), row("f", "b", "af", step=2)]
+    outside += [row("g", "a7", **nobody), row("g", "b7", "a7", step=7)]
     with pytest.raises(QueryError, match=r"has no step 2 of training\. It has step 1\.$"):
         timed(tmp_path, *trajectory(1, 1, 2, step=1), *outside, step=2)
 

@@ -135,8 +135,7 @@ def timeline(engine: Engine, run: Run, step: filters.Step, validate: bool = Fals
     """
     lanes = lanes_of(engine, run, step, validate)
     if not lanes:
-        steps = _steps(engine, run)
-        raise QueryError(_no_step(run, step, validate, steps) if steps else _NO_TIMES.format(run.name))
+        raise QueryError(_no_step(engine, run, step, validate))
     return _timeline(run, step, validate, lanes, is_slowest=False)
 
 
@@ -173,14 +172,20 @@ def _steps(engine: Engine, run: Run) -> list[_Step]:
     return [_Step(filters.step_in(row), row["validate"], row["wall"]) for row in rows]
 
 
-def _no_step(run: Run, step: filters.Step, validate: bool, steps: Sequence[_Step]) -> str:
-    """Return the error for a step that a run does not have, even if spans outside of trajectories name it."""
+def _no_step(engine: Engine, run: Run, step: filters.Step, validate: bool) -> str:
+    """Return the error for a step without a trajectory, even if spans outside of trajectories name it."""
+    timed = (
+        f"SELECT DISTINCT step, step_text, validate FROM roots WHERE {run.condition} AND start_ns IS NOT NULL"  # noqa: S608
+    )
+    steps = [(filters.step_in(row), row["validate"]) for row in engine.dicts(timed)]
+    if not steps:
+        return _NO_TIMES.format(run.name)
     name = "trajectory without a step" if step is None else f"step {step}"
     message = f"Run {run.name} has no {name} of {_KINDS[validate]}."
-    if any(each.step == step and each.validate != validate for each in steps):
+    if (step, not validate) in steps:
         advice = "leave out --validation" if validate else "add --validation"
         return f"{message} There is one of {_KINDS[not validate]}: {advice}."
-    known = [each.step for each in steps if each.validate == validate and each.step != step]
+    known = [each for each, of_validation in steps if of_validation == validate]
     advice = "; name one of them" if len(known) > 1 else ""  # a range, as other commands take it, is none
     return f"{message} It has {steps_in_words(known)}{advice}." if known else message
 
