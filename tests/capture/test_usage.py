@@ -208,6 +208,29 @@ def test_operation_that_passes_a_reply_on_has_no_usage(recorded):
     assert [said(s.attributes)[0] for s in spans if s is not root] == [19, 19, 19, None]
 
 
+def test_model_call_around_another_one_has_the_usage_of_its_own_reply(recorded):
+    """Its id, else its counts, tell a reply from those below; a reply passed on has none."""
+    inner = {"model": "small", "usage": {"prompt_tokens": 3, "completion_tokens": 2}}
+
+    @rollout_trace_op(kind="LLM")
+    def ask(reply: Any) -> Any:
+        return reply
+
+    @rollout_trace_op(kind="LLM")
+    def ask_around(replies: list[Any], own: Any) -> Any:
+        for reply in replies:
+            ask(reply)
+        return own
+
+    with rollout_trace_attr():
+        ask_around([inner], CHAT_COMPLETION)
+        ask_around([inner, CHAT_COMPLETION, {**inner, "id": "b"}], {**CHAT_COMPLETION, "object": "wrapped"})
+        ask_around([inner] * 3, {**inner, "usage": {"prompt_tokens": 9, "completion_tokens": 6}})
+        ask_around([{**inner, "id": str(n)} for n in range(70)], {**inner, "id": "3"})
+    outer = [span for span in recorded() if span.name.endswith("ask_around")]
+    assert [said(span.attributes)[0] for span in outer] == [19, None, 9, None]
+
+
 class Hostile:
     """Runs foreign code on every attribute access."""
 

@@ -25,6 +25,7 @@ _CACHE_OF_ANTHROPIC: Final = ("cache_read_input_tokens", "cache_creation_input_t
 _WITHIN: Final = ("message", "response")
 """Fields that hold the reply in the first and last events of a stream: ``message`` of Anthropic, ``response``
 of OpenAI's Responses API."""
+_COUNTS: Final = (semconv.GEN_AI_USAGE_INPUT_TOKENS, semconv.GEN_AI_USAGE_OUTPUT_TOKENS)
 _MAX_CHOICES: Final = 128
 """Maximum number of a reply's choices whose finish reasons are recorded."""
 _MAX_COUNT: Final = 1 << 63
@@ -54,8 +55,9 @@ def record_once(span: Span, above: Any, found: Mapping[str, Attribute]) -> None:
 
     What the user has set stays.
     """
-    doubles.note_counted(above)
-    if doubles.is_counted_below(span):
+    reply = doubles.CountedReply(found.get(semconv.GEN_AI_RESPONSE_ID), tuple(map(found.get, _COUNTS)))
+    doubles.note_counted(above, reply)
+    if doubles.is_counted_below(span, reply):
         return
     for name, value in found.items():
         known = span.encoded if type(span) is RecordingSpan else getattr(span, "attributes", None) or {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from opentelemetry.trace import Span
 
@@ -18,6 +18,8 @@ from otel_rollout.record.recording.state import state
 _LLM: Final = (b"," + writer.attribute(semconv.SPAN_KIND, semconv.KIND_LLM),)
 _CHAIN: Final = (b"," + writer.attribute(semconv.SPAN_KIND, semconv.KIND_CHAIN),)
 _BASE: Final = "opentelemetry.instrumentation.instrumentor"
+_MAX_REPLIES: Final = 64
+"""Maximum replies that a span remembers of the spans below it."""
 
 
 def give_way(above: RecordingSpan, scope_name: str) -> None:
@@ -43,22 +45,58 @@ def _warn_of_operation(scope_name: str) -> None:
     )
 
 
-def note_counted(above: Any) -> None:
-    """Note on a span that tokens are counted below it, so that it does not count them again."""
-    if isinstance(above, RecordingSpan):
-        above.has_replies_below = True
-    elif state.sdk_spans and isinstance(above, Span):
-        open_span = state.sdk_spans.get(above.get_span_context().span_id)
-        if open_span is not None:
-            open_span.has_replies_below = True
+class CountedReply(NamedTuple):
+    """What tells a model's reply from others: its id, else its token counts."""
+
+    id: Any
+    counts: tuple[Any, ...]
+
+    def is_same(self, other: CountedReply) -> bool:
+        """Return whether two replies are one."""
+        return self.id == other.id if self.id and other.id else self.counts == other.counts
 
 
-def is_counted_below(span: Span) -> bool:
-    """Return whether tokens are counted below a span of ours."""
+def note_counted(above: Any, reply: CountedReply | None = None) -> None:
+    """Note on a span that tokens are counted below it, so that it does not count them again.
+
+    Args:
+        above: the span.
+        reply: the reply that has the tokens, if it is known.
+    """
+    noted = above if isinstance(above, RecordingSpan) else _open_span(above)
+    if noted is None:
+        return
+    known = noted.replies_below or frozenset()
+    if reply is None or known is True or len(known) == _MAX_REPLIES:
+        noted.replies_below = True
+    else:
+        noted.replies_below = known | {reply}
+
+
+def is_counted_below(span: Span, reply: CountedReply) -> bool:
+    """Return whether a reply's tokens are counted below a span of ours.
+
+    A model call counts a reply of its own beside those of the calls inside it. An operation of another kind
+    may return the sum of them.
+    """
+    noted = span if type(span) is RecordingSpan else _open_span(span)
+    below = noted.replies_below if noted is not None else False
+    if not isinstance(below, frozenset) or not _is_llm(span, noted):
+        return bool(below)
+    return any(reply.is_same(one) for one in below)
+
+
+def _open_span(span: Any) -> Any:
+    if not state.sdk_spans or not isinstance(span, Span):
+        return None
+    return state.sdk_spans.get(span.get_span_context().span_id)
+
+
+def _is_llm(span: Span, noted: Any) -> bool:
     if type(span) is RecordingSpan:
-        return span.has_replies_below
-    open_span = state.sdk_spans.get(span.get_span_context().span_id)
-    return open_span is not None and bool(open_span.has_replies_below)
+        return span.encoded.get(semconv.SPAN_KIND) == _LLM
+    known = {**(getattr(span, "attributes", None) or {}), **noted.attributes}
+    return known.get(semconv.SPAN_KIND) == semconv.KIND_LLM
 
 
 def report_call_below(above: Any, scope_name: str) -> None:

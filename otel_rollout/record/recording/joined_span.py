@@ -140,7 +140,7 @@ class JoinedSpan(RecordingSpan):
         """Return a value as it is kept: a copy of a list or mapping, which may change later."""
         type_ = type(value)
         if type_ is int and key.startswith(TOKEN_COUNTS):
-            self.has_replies_below = True
+            self.replies_below = True
         if type_ in _PLAIN or value is None:
             return value
         return dict(items(value)) if isinstance(value, Mapping) else _as_tuple(value)
@@ -240,8 +240,8 @@ class JoinedSpan(RecordingSpan):
 
     def _tell_parent(self, parent: RecordingSpan, attributes: Mapping[str, Any]) -> None:
         """Tell the span above that tokens are counted in this span; offer a root its input and output."""
-        if self.has_replies_below:
-            parent.has_replies_below = True
+        if self.replies_below:
+            parent.replies_below = True
         trajectory = parent.trajectory
         if trajectory is not None:
             longest = self._content_limits.longest

@@ -57,7 +57,7 @@ class _OpenSpan:
         is_ours: whether our own tracer started the span. Only then are attributes, events and links kept.
         limits: what may be recorded of the content of another library's span.
         above, trajectory: the span above another library's span, and the trajectory around it.
-        has_replies_below: whether tokens are counted below.
+        replies_below: as of `RecordingSpan`.
         attributes: uncut attributes that were set after the start.
         details: encoded, uncut events and links, and the numbers of those beyond our own limits; for a span
             of another library, only its log events.
@@ -67,10 +67,10 @@ class _OpenSpan:
         "above",
         "attributes",
         "details",
-        "has_replies_below",
         "identity",
         "is_ours",
         "limits",
+        "replies_below",
         "trajectory",
     )
 
@@ -80,7 +80,7 @@ class _OpenSpan:
         self.limits = limits
         self.above: Any = None
         self.trajectory: Any = None
-        self.has_replies_below = False
+        self.replies_below: bool | frozenset[Any] = False
         self.attributes: dict[str, AttributeValue] = {}
         self.details = otlp_json.Details()
 
@@ -242,7 +242,7 @@ def _tell_above(span: ReadableSpan, open_span: _OpenSpan) -> None:
             "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT=10000 and OTEL_SPAN_EVENT_COUNT_LIMIT=1000, or its SpanLimits",
             "limits of the application's provider",
         )
-    if open_span.has_replies_below or any(key.startswith(TOKEN_COUNTS) for key in attributes):
+    if open_span.replies_below or any(key.startswith(TOKEN_COUNTS) for key in attributes):
         doubles.note_counted(above)
     if is_model_call(attributes):
         scope = span.instrumentation_scope

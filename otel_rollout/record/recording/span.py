@@ -105,11 +105,11 @@ class RecordingSpan(Span):
     Attributes:
         head_below: beginning of the lines of spans below this one; None before the first such span.
         trajectory: the trajectory whose root span this is, for ``capture``.
-        has_replies_below: whether the tokens of a model's reply are counted on a span below.
+        replies_below: the model's replies that spans below count; True if not all of them are known.
         long: whether the attributes are large; then the line is written in pieces, which saves a copy.
     """
 
-    has_replies_below = False
+    replies_below: bool | frozenset[Any] = False
     _exceptions = (True, True)
     """Whether an exception that leaves ``with span:`` is recorded, and sets the status."""
 
