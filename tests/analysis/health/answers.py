@@ -19,10 +19,10 @@ def answer(path: Path, name: str, rows: Iterable[dict[str, Any]]) -> Finding:
     return answer_of(written(path / "table", rows), name)
 
 
-def answer_of(store: Store, name: str) -> Finding:
-    """Return what one check says of a table."""
+def answer_of(store: Store, name: str, steps: str | None = None) -> Finding:
+    """Return what one check says of a table, or of some of its steps."""
     engine = Engine(store.open())
-    (finding,) = health_of(engine, run_of(engine), chosen([name], table=store.location.uri)).findings
+    (finding,) = health_of(engine, run_of(engine), chosen([name], table=store.location.uri), steps).findings
     return finding
 
 

@@ -57,6 +57,7 @@ def test_trajectories_without_a_step_are_judged_last() -> None:
     counts = [*steps(0.02, 0.02, 0.02), Count(None, 150, 200, ("-/0/0",))]
     finding = judged(counts, _FAULT, {None})
     assert (finding.status, finding.steps, finding.evidence) == ("unhealthy", (None,), ("-/0/0",))
+    assert "Earlier" not in finding.message  # nobody knows when they were
 
 
 def test_nothing_recorded_is_unobserved() -> None:

@@ -187,6 +187,16 @@ def test_shaped_reward_agrees_with_the_verdict(tmp_path: Path) -> None:
     assert answer(tmp_path, "reward_disagrees", rows).status == "healthy"
 
 
+def test_few_verdicts_are_counted_and_not_compared(tmp_path: Path) -> None:
+    """Three wrong answers, and three wrong and two right ones, say too little."""
+    verdicts = ("incorrect",) * 3 + ("correct",) * 2
+    for number, right in ((3, 0), (5, 2)):
+        scores = [given(index, 1, 0.0, score_comment=verdicts[index]) for index in range(number)]
+        finding = answer(tmp_path / str(number), "reward_disagrees", [*trajectories(number), *scores])
+        assert finding.status == "unobserved"
+        assert f"{right} say that the answer is right, and 3 that it is wrong: to compare" in finding.message
+
+
 def test_trajectories_without_a_step_need_a_reward_too(tmp_path: Path) -> None:
     """Nothing runs, so nothing may follow."""
     rows = [each | {"step": None} for each in trajectories(8)]

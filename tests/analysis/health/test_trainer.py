@@ -272,6 +272,27 @@ def test_scores_of_several_unknown_trajectories_are_named_in_the_plural(tmp_path
     )
 
 
+def test_scores_of_unknown_steps_that_are_texts_are_named_by_what_they_say(tmp_path: Path) -> None:
+    """Each text is an identity of its own; chosen steps have their own scores alone."""
+    named = [
+        {"step": None, "step_text": "alpha", "sample_index": "0", "rollout_n": 0},
+        {"step": None, "step_text": "beta", "sample_index": "0", "rollout_n": 0},
+        {"step": 1, "sample_index": "9", "rollout_n": None, "rollout_text": "beam"},
+    ]
+    rows = [*trained(0, 1), root("77", step=None, step_text="beta", sample_index="5")]
+    rows += [each for identity in named for each in outcome({"reward": 1.0}, **identity)]
+    store = written(tmp_path / "table", rows)
+    message = answer_of(store, "scores_unresolved").message
+    assert "3 identities are unknown" in message
+    assert all(f"`reward` of {path}" in message for path in ("alpha/0/0", "beta/0/0", "1/9/beam"))
+    of_beta = answer_of(store, "scores_unresolved", "step_text = 'beta'").message
+    assert of_beta.startswith("1 of 1 scores by identity")
+    unresolved = asked(store, "SELECT * FROM unresolved_scores")
+    assert {(each["step_text"], each["rollout_text"]) for each in unresolved} == {
+        ("alpha", None), ("beta", None), (None, "beam"),
+    }  # fmt: skip
+
+
 def test_all_scores_that_are_attached_are_healthy(tmp_path: Path) -> None:
     """They are counted."""
     finding = found(tmp_path, "scores_unresolved", list(trained(0, 1, {"advantage": 0.5, "trained": True})))

@@ -24,21 +24,21 @@ _HINTS: Final = {
 def scores(scope: Scope) -> Finding:
     """Find scores by identity that belong to no trajectory, of the run or of another program."""
     others = _other_runs(scope)
-    condition = f"{_condition(scope, others)} AND {scope.is_over} AND {scope.is_judged}"
+    condition = f"{_condition(scope, others)} AND {scope.is_over} AND {scope.is_judged} AND {scope.is_told}"
     number = scope.engine.count(f"given_by_identity WHERE {condition}")
     if not number:
         return unobserved("No score names its trajectory by identity, in a step that is over.")
     rows = scope.rows(
-        "SELECT step, sample_index, rollout_n, reason, count(*) AS scores, min(name) AS name, "  # noqa: S608
+        "SELECT step, path, reason, count(*) AS scores, min(name) AS name, "  # noqa: S608
         f"count(*) FILTER (WHERE {filters.equals('run_id', others) if others else 'false'}) AS of_others "
         f"FROM unresolved_scores WHERE {condition} "
-        "GROUP BY step, sample_index, rollout_n, reason ORDER BY step, sample_index, rollout_n",
+        "GROUP BY step, path, reason ORDER BY step, path",
     )
     if not rows:
         return Finding("healthy", f"All {number:,} scores by identity belong to a trajectory.")
     named = tuple({row["step"]: None for row in rows})
     number = scope.engine.count(f"given_by_identity WHERE {condition} AND {filters.equals('step', named)}")
-    said = [*(_said(reason, rows, scope.validate) for reason in _WHY), _of_others(rows, others)]
+    said = [*(_said(reason, rows) for reason in _WHY), _of_others(rows, others)]
     message = (
         f"{sum(row['scores'] for row in rows):,} of {number:,} scores by identity, "
         f"in {steps_in_words(named)}, belong to no trajectory. {' '.join(filter(None, said))}"
@@ -109,12 +109,12 @@ def _of_others(rows: list[dict[str, Any]], others: list[str | None]) -> str:
     )
 
 
-def _said(reason: str, rows: list[dict[str, Any]], validate: bool) -> str:
+def _said(reason: str, rows: list[dict[str, Any]]) -> str:
     """Return how many identities could not be resolved for a reason, with names of some; empty if none."""
     having = [row for row in rows if row["reason"] == reason]
     if not having:
         return ""
-    names = ", ".join(f"`{row['name']}` of {_path(row, validate)}" for row in having[:_NAMED])
+    names = ", ".join(f"`{row['name']}` of {row['path']}" for row in having[:_NAMED])
     more = " and so on" if len(having) > _NAMED else ""
     plural, object_ = ("identity is", "it") if len(having) == 1 else ("identities are", "them")
     return (
@@ -128,18 +128,12 @@ def _candidates(scope: Scope, rows: list[dict[str, Any]]) -> tuple[str, ...]:
     if all(row["reason"] != "ambiguous" for row in rows):
         return ()
     found = scope.rows(
-        f"SELECT run.trace_id FROM {scope.trajectories} AS run JOIN unresolved_scores AS given "  # noqa: S608
-        "ON run.step = given.step AND run.sample_index = given.sample_index "
-        f"AND (given.rollout_n IS NULL OR run.rollout_n = given.rollout_n) WHERE given.reason = 'ambiguous' "
-        "GROUP BY 1 ORDER BY 1 LIMIT 10"
+        f"SELECT trace_id FROM (SELECT * FROM roots WHERE {scope.condition}) AS run "  # noqa: S608
+        "JOIN (SELECT group_path, path, is_of_any_rollout FROM identity_scores WHERE matches > 1) AS given "
+        "ON run.group_path = given.group_path AND (run.path = given.path OR given.is_of_any_rollout) "
+        "GROUP BY trace_id ORDER BY trace_id LIMIT 10"
     )
     return tuple(row["trace_id"] for row in found)
-
-
-def _path(row: dict[str, Any], validate: bool) -> str:
-    parts = (row["step"], row["sample_index"], row["rollout_n"])
-    path = "/".join("-" if part is None else str(part) for part in parts)
-    return f"validation/{path}" if validate else path
 
 
 def _steps(scope: Scope) -> str:

@@ -46,7 +46,7 @@ class RateLimits(NamedTuple):
 
     Attributes:
         rise: least share that a rise must reach.
-        always: share from which a step is unhealthy, whatever the other steps have.
+        always: share from which a step is unhealthy without a comparison, unless chance explains it.
         steady: share that a good run may have in all its steps.
         factor: least ratio of a rise to the usual share.
         surprise: least surprise of a rise, in nats. It is large, because it is computed as if siblings were
@@ -143,6 +143,8 @@ def excess(counts: Iterable[Count], limits: RateLimits, steps: Container[int | N
             for each in risen:
                 calm.pop(each, None)
             usual = share_of(_latest(calm)) if usual is None else usual
+    if found and ordered[min(found)].step is None:  # it is the last one here, but nobody knows when it was
+        usual = None
     return Excess(of_steps((found[place] for place in sorted(found)), steps), usual)
 
 

@@ -27,7 +27,7 @@ _MISSING: Final = Fault(
     "trajectories that ended without an error",
     "no reward",
     "In no step that is over has a trajectory ended without an error.",
-    "All {of} trajectories that ended without an error have a reward.",
+    "In steps that are over, all {of} trajectories that ended without an error have a reward.",
 )
 _NO_SPREAD: Final = Fault(
     RateLimits(rise=0.6, always=0.95, steady=0.8, factor=1.5, surprise=12.0),
@@ -146,8 +146,13 @@ def disagrees(scope: Scope) -> Finding:
         return unobserved("No verdict of a verifier is recorded beside a reward.")
     right, wrong = (_median([row for row in rows if row["verdict"] is each]) for each in (True, False))
     if right is None or wrong is None:
-        word = "right" if wrong is None else "wrong"
-        return unobserved(f"Nearly every verdict says that the answer is {word}: nothing can be compared.")
+        of_right, of_wrong = (
+            sum(row["number"] for row in rows if row["verdict"] is each) for each in (True, False)
+        )
+        return unobserved(
+            f"Of the verdicts beside a reward, {of_right} say that the answer is right, and {of_wrong} that "
+            f"it is wrong: to compare, each must be at least {_MIN_VERDICTS}."
+        )
     if right <= wrong:
         message = (
             f"The usual reward is {right:g} if the verifier says that the answer is right, and {wrong:g} if "

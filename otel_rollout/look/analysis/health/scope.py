@@ -59,13 +59,16 @@ class Scope:
 
     @functools.cached_property
     def condition(self) -> str:
-        """SQL condition on the identity's columns: run, and training or validation.
+        """SQL condition on the identity's columns: run, and training or validation; see ``is_told``."""
+        return f"{self.run.condition} AND {filters.equals('validate', self.validate)} AND {self.is_told}"
 
-        Findings do not distinguish steps without a number. So of these steps, only the chosen ones meet the
-        condition.
+    @property
+    def is_told(self) -> str:
+        """SQL condition on the identity's columns: the step has a number, or is one of the chosen steps.
+
+        Findings do not distinguish steps without a number.
         """
-        numbered = f" AND (step IS NOT NULL OR {self._chosen})" if self._chosen else ""
-        return f"{self.run.condition} AND {filters.equals('validate', self.validate)}{numbered}"
+        return f"(step IS NOT NULL OR {self._chosen})" if self._chosen else "true"
 
     @functools.cached_property
     def chosen(self) -> str:
