@@ -270,7 +270,7 @@ def trainer_notes(steps: Sequence[StepReport]) -> Iterator[tuple[str, tuple[str,
     differing = [(step, known) for step, known in found if known.rewards_differing]
     if differing:
         bad = sum(known.rewards_differing for _, known in differing)
-        whole = sum(known.rewards_compared for _, known in found)
+        whole = sum(known.rewards_compared for _, known in differing)
         most = max(known.reward_difference or 0.0 for _, known in differing)
         yield (
             f"trained reward is not the recorded one: {bad} of {counted(whole, 'trajectory')}, "
