@@ -147,7 +147,10 @@ class SpanRewriter:
     # --- token ids ----------------------------------------------------------------------------------------
 
     def _rewrite_tokens(self) -> _Turn | None:
+        first, second = _ANSWERS
         answers = [(holder, key) for key in _ANSWERS for holder in _holders(self._output, key)]
+        # An object with the same ids under both keys is one answer.
+        answers = [each for each in answers if each[1] == first or each[0].get(first) != each[0][second]]
         prompts = [*_holders(self._output, "prompt_ids"), *_holders(self._input, "prompt_ids")]
         if not (answers or prompts):
             return None

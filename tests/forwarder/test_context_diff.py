@@ -164,6 +164,21 @@ def test_turn_is_exported_as_what_is_new_in_it() -> None:
     assert (second.attributes[semconv.TURN_SHARED], second.attributes[semconv.TURN_LENGTH]) == ("102", "103")
 
 
+@pytest.mark.parametrize("turns", ["tokens", "all"])
+def test_answer_that_is_recorded_under_both_keys_is_one(turns: str) -> None:
+    """The next turn continues it; an object with other ids under the second key has two answers."""
+    rewriter = LineRewriter(Path(), turns)
+    asked, answered = list(range(40)), [50, 51]
+    both = {"response_ids": answered, "token_ids": answered}
+    first = exported_by(rewriter, line(1, {"prompt_ids": asked}, both))
+    assert first.output == both
+    longer = [*asked, *answered, 60]
+    second = exported_by(rewriter, line(2, {"prompt_ids": longer}, {**both, "token_ids": [50]}))
+    assert second.input["prompt_ids"] == longer
+    third = exported_by(rewriter, line(3, {"prompt_ids": longer}, both))
+    assert third.input["prompt_ids"] == {"continues": first.id, "shared": 42, "new": [60], "length": 43}
+
+
 def test_parallel_calls_continue_the_call_before_both() -> None:
     """Two calls that run at the same time share nothing with each other."""
     rewriter = LineRewriter(Path())

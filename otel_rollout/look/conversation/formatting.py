@@ -190,6 +190,20 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun if number == 1 else plural}"
 
 
+def first_of(texts: Sequence[str], most: int, of: int = 0, joint: str = ", ") -> str:
+    """List the first of some texts, and say how many more there are.
+
+    Args:
+        texts: the texts, or the first of them.
+        most: maximum texts to list.
+        of: number of the texts, if ``texts`` lacks some.
+        joint: what stands between two of them.
+    """
+    more = max(of, len(texts)) - most
+    last = joint if "or" in joint else f"{joint}and "
+    return joint.join(texts[:most]) + (f"{last}{more:,} more" if more > 0 else "")
+
+
 def side_by_side(comparison: Comparison) -> Iterator[tuple[str, str, str]]:
     """Yield each fact about two conversations: its name and both values."""
     left, right = (dict(_figures(conversation)) for conversation in (comparison.left, comparison.right))

@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.analysis.health.answers import answer, given, trace, trajectories
-from tests.table.tables import row
+from otel_rollout.look.analysis.health.checks import chosen, health_of
+from otel_rollout.look.analysis.run_choice import run_of
+from otel_rollout.table.query import Engine
+from tests.analysis.health.answers import answer, answer_of, given, trace, trajectories
+from tests.table.tables import row, written
 
 
 def test_run_without_rewards_is_unobserved(tmp_path: Path) -> None:
@@ -78,6 +81,27 @@ def test_reward_that_is_constant_in_the_run_is_unhealthy(tmp_path: Path) -> None
     finding = answer(tmp_path, "reward_constant", rows)
     assert (finding.status, finding.steps) == ("unhealthy", (1,))
     assert finding.message.startswith("All 8 rewards of step 1 are 0.5:")
+
+
+def test_step_whose_few_rewards_are_equal_is_named(tmp_path: Path) -> None:
+    """It is too small to judge, and the sentence must not deny it."""
+    rows = [*trajectories(8), *(given(index, 1, index / 8) for index in range(8))]
+    rows += [*trajectories(4, 2), *(given(index, 2, 0.5) for index in range(4))]
+    store = written(tmp_path / "table", rows)
+    assert answer_of(store, "reward_constant").message == (
+        "Rewards are between 0 and 0.875; within step 2 all are equal, which may be chance."
+    )
+    engine = Engine(store.open())
+    (finding,) = health_of(engine, run_of(engine), chosen(["reward_constant"]), "step = 2").findings
+    assert (finding.status, finding.message) == ("healthy", "All 4 rewards are 0.5, which may be chance.")
+
+
+def test_constant_rewards_beyond_the_third_are_counted(tmp_path: Path) -> None:
+    """Each of five steps has one of its own."""
+    rows = [row for step in range(1, 6) for row in trajectories(16, step)]
+    rows += [given(index, step, float(step)) for step in range(1, 6) for index in range(16)]
+    finding = answer(tmp_path, "reward_constant", rows)
+    assert finding.message.startswith("All 80 rewards of steps 1–5 are 1, 2, 3, and 2 more: ")
 
 
 def test_one_trajectory_has_no_constant_reward(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -159,6 +160,48 @@ def test_slow_process_is_named(tmp_path: Path) -> None:
 def test_process_with_longer_replies_is_not_slow(tmp_path: Path) -> None:
     """Time counts per token."""
     assert answer(tmp_path, "slow_worker", two_workers(1.0, tokens=400)).status == "healthy"
+
+
+def of_workers(step: int, *calls: tuple[str, int, float]) -> Iterator[dict[str, Any]]:
+    """Yield a step in which processes make so many calls of so many seconds each."""
+    yield from trajectories(40, step)
+    numbers = itertools.count()
+    for worker, number, seconds in calls:
+        columns = {"resource": f'{{"service.instance.id":"{worker}"}}', "duration_ns": int(seconds * 1e9)}
+        yield from (call(next(numbers), step) | columns for _ in range(number))
+
+
+def test_process_is_compared_from_as_many_calls_as_in_timeline(tmp_path: Path) -> None:
+    """Nine are enough for both."""
+    rows = list(of_workers(1, ("w1", 9, 0.02), ("w2", 9, 0.06)))
+    finding = answer(tmp_path, "slow_worker", rows)
+    assert finding.message == "w2 takes 3.0 times as long as the other processes for `generate` in step 1."
+
+
+def test_processes_that_cannot_be_compared_are_unobserved(tmp_path: Path) -> None:
+    """Each has calls enough, but in a step of its own."""
+    rows = [*of_workers(1, ("w1", 20, 0.02)), *of_workers(2, ("w2", 20, 0.06), ("w1", 3, 0.02))]
+    finding = answer(tmp_path, "slow_worker", rows)
+    assert finding.status == "unobserved"
+    assert finding.message == "No two processes have 9 calls or more of one operation in a step."
+
+
+def test_sentence_says_what_was_compared(tmp_path: Path) -> None:
+    """Two of three processes, in one of two steps; one that is alone in a step is not called fast there."""
+    rows = [*of_workers(1, ("w1", 9, 0.02), ("w2", 9, 0.02), ("w3", 3, 9.0)), *of_workers(2, ("w1", 9, 9.0))]
+    finding = answer(tmp_path, "slow_worker", rows)
+    assert (finding.status, finding.message) == (
+        "healthy",
+        "None of 2 processes is slower than the others in step 1: of 3, only those with 9 calls or more of "
+        "one operation in a step are compared.",
+    )
+
+
+def test_step_in_which_a_process_is_alone_says_nothing_of_its_speed(tmp_path: Path) -> None:
+    """It is slow in the only step in which it can be compared."""
+    rows = [each for step in range(2, 6) for each in of_workers(step, ("w1", 20, 2.0))]
+    rows += of_workers(1, ("w1", 20, 2.0), ("w2", 20, 1.0))
+    assert answer(tmp_path, "slow_worker", rows).steps == (1,)
 
 
 def test_single_process_is_unobserved(tmp_path: Path) -> None:

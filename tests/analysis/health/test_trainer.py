@@ -12,7 +12,7 @@ from otel_rollout.base.training_scores import NUMBERS, UNUSED
 from otel_rollout.look.analysis.health.findings import Finding
 from otel_rollout.table.training import FILTERED
 from tests.analysis.health.answers import answer, answer_of
-from tests.table.tables import asked, root, row, written
+from tests.table.tables import asked, root, row, score, written
 from tests.table.training_rows import outcome, trained
 
 CHECKS = (
@@ -67,8 +67,24 @@ def test_mismatch_names_the_turn(tmp_path: Path) -> None:
     finding = found(tmp_path, "sampler_mismatch", steps(6, good, bad))
     assert (finding.status, finding.steps) == ("unhealthy", (4, 5, 6))
     assert "The mean difference is 0.08 nats, the largest of a token 0.6." in finding.message
-    assert finding.message.endswith("is in turn 2 in 100% of them.")
+    assert finding.message.endswith("is in turn 2 in 24 of the 24 whose turn is known.")
     assert {path.split("/")[0] for path in finding.evidence} == {"4", "5", "6"}
+
+
+def test_mismatch_that_is_told_by_its_share_alone_counts_as_in_report(tmp_path: Path) -> None:
+    """The largest difference and its turn are of all trajectories that were compared."""
+    by_mean = {"logprob_diff_mean": 0.2, "logprob_diff_max": 0.5}
+    by_share = {"logprob_diff_share": 0.5, "logprob_diff_max": 9.0, "logprob_diff_turn": 3}
+    scores = [by_mean | {"logprob_diff_turn": 2}, *[by_mean] * 5, *[by_share] * 4]
+    rows = [row for n, each in enumerate(scores) for row in trained(n, 1, each)]
+    finding = found(tmp_path, "sampler_mismatch", rows)
+    assert finding.message.endswith(
+        " The mean difference is 0.2 nats, the largest of a token 9. The token with the largest difference "
+        "is in turn 3 in 4 of the 5 whose turn is known."
+    )
+    rows = [row for n, each in enumerate(scores[6:]) for row in trained(n, 1, each)]
+    finding = found(tmp_path / "share", "sampler_mismatch", rows)
+    assert "0.1. The largest difference of a token is 9. The token" in finding.message
 
 
 def test_mismatch_of_a_whole_run_is_found_by_its_size(tmp_path: Path) -> None:
@@ -134,9 +150,12 @@ def test_reasons_count_steps_without_a_number_if_the_sentence_does(tmp_path: Pat
     assert "Left out, by reason: no reason given 16." in finding.message
 
 
-@pytest.mark.parametrize(("reason", "reward"), [(UNUSED, None), ("masked", 0.0)])
+@pytest.mark.parametrize(
+    ("reason", "reward", "spent"),
+    [(UNUSED, None, ""), ("masked", 0.0, "; 10 of them in groups with one reward")],
+)
 def test_end_of_training_and_groups_with_one_reward_are_no_fault(
-    tmp_path: Path, reason: str, reward: float | None
+    tmp_path: Path, reason: str, reward: float | None, spent: str
 ) -> None:
     """A buffer is left over at the end; a mask takes nothing from a group without a spread."""
     rows = [
@@ -148,7 +167,7 @@ def test_end_of_training_and_groups_with_one_reward_are_no_fault(
     ]
     finding = found(tmp_path, "training_left_out", rows)
     assert finding.status == "healthy"
-    assert f"Left out, by reason: {reason} 10." in finding.message
+    assert f"Left out, by reason: {reason} 10{spent}." in finding.message
 
 
 def test_filter_with_a_reason_is_found_with_it(tmp_path: Path) -> None:
@@ -176,7 +195,60 @@ def test_groups_with_one_reward_may_be_left_out_for_a_reason(tmp_path: Path) -> 
     ]
     finding = found(tmp_path, "training_left_out", rows)
     assert finding.status == "healthy"
-    assert "no spread 60. Whole groups left out: 15, 15 of them with one reward." in finding.message
+    assert finding.message.endswith(
+        "no spread 60; 60 of them in groups with one reward. Whole groups left out: 15, 15 of them with one "
+        "reward."
+    )
+
+
+def test_sibling_that_the_trainer_did_not_name_tells_whether_its_group_has_one_reward(tmp_path: Path) -> None:
+    """The third one failed with another reward, so the group had something to teach."""
+    rows = [
+        row
+        for n in range(16)
+        for row in trained(
+            n,
+            1,
+            None if n % 4 == 2 else {"trained": False},
+            reward=float(n % 4 != 2),
+            reason="too long",
+            status="error" if n % 4 == 2 else "ok",
+        )
+    ]
+    store = written(tmp_path / "table", rows)
+    assert answer_of(store, "groups_without_spread").message.startswith("In all 4 groups")
+    assert asked(store, "SELECT path FROM groups WHERE reward_spread = 0") == []
+    finding = answer_of(store, "training_left_out")
+    assert finding.message.startswith("12 of the 12 trajectories that the trainer spoke of in step 1 (100%)")
+    assert finding.message.endswith(
+        "Left out, by reason: too long 12. Whole groups left out: 4, 0 of them with one reward."
+    )
+
+
+def test_trajectories_without_a_dataset_row_are_no_group_with_one_reward(tmp_path: Path) -> None:
+    """They are not siblings, in one step or in several."""
+    rows = [
+        {**row, "sample_index": None, "rollout_n": None, "step": step}
+        for step in (1, 2)
+        for n in range(4)
+        for name in (f"{step}{n}",)
+        for row in (
+            root(name),
+            score(name, f"d{name}", 1.0),
+            score(name, f"e{name}", 0.0, score_name="trained", score_label="False", score_comment="too long"),
+        )
+    ]
+    finding = found(tmp_path, "training_left_out", rows)
+    assert finding.message.startswith("8 of the 8 trajectories that the trainer spoke of"), finding.message
+    assert finding.message.endswith("Left out, by reason: too long 8.")
+
+
+def test_reasons_beyond_the_third_are_counted(tmp_path: Path) -> None:
+    """A sentence that names three of five must not read as complete."""
+    reasons = [f"reason {n // 4}" for n in range(20)]
+    rows = [row for n, why in enumerate(reasons) for row in trained(n, 1, {"trained": False}, reason=why)]
+    finding = found(tmp_path, "training_left_out", rows)
+    assert "Left out, by reason: reason 0 4, reason 1 4, reason 2 4, and 2 more. Whole" in finding.message
 
 
 def test_reward_that_was_trained_on_and_not_recorded_is_found(tmp_path: Path) -> None:
@@ -230,6 +302,13 @@ def test_text_in_place_of_a_number_is_named_as_a_text(tmp_path: Path) -> None:
     assert "infinite" not in only_text.message
 
 
+def test_texts_beyond_the_third_are_counted(tmp_path: Path) -> None:
+    """The sentence says that there are others."""
+    rows = [row for n, text in enumerate("wxyzw") for row in trained(n, 1, {"advantage": text})]
+    finding = found(tmp_path, "training_not_finite", rows)
+    assert finding.message.endswith('`advantage` is "w" or "x" or "y" or 1 more in 5.')
+
+
 @pytest.mark.parametrize("name", NUMBERS)
 def test_every_number_of_the_trainer_is_looked_at(tmp_path: Path, name: str) -> None:
     """Also by the view, whose column names one."""
@@ -263,12 +342,13 @@ def test_scores_of_several_unknown_trajectories_are_named_in_the_plural(tmp_path
     """The sentence agrees with the number of identities."""
     unknown = [
         each
-        for number in range(3)
+        for number in range(5)
         for each in outcome({"advantage": 0.5}, step=1, sample_index=str(90 + number), rollout_n=0)
     ]
     finding = found(tmp_path, "scores_unresolved", [*trained(0, 1), *unknown])
     assert (
-        "3 identities are unknown, because no trajectory has them: `advantage` of 1/90/0" in finding.message
+        "5 identities are unknown, because no trajectory has them: `advantage` of 1/90/0, `advantage` of "
+        "1/91/0, `advantage` of 1/92/0, and 2 more." in finding.message
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from otel_rollout.look.analysis.report import text as report_text
 from otel_rollout.look.analysis.report.changes import Cause, RunComparison, Side, compare, sides_of_runs
 from otel_rollout.look.analysis.report.page import page_of_changes
 from otel_rollout.look.analysis.report.report import report_of
@@ -35,6 +36,25 @@ def test_failing_tool_is_found_with_its_error_and_its_trajectories(tmp_path: Pat
     assert (reward.before, reward.after) == (pytest.approx(0.54), pytest.approx(0.27, abs=0.02))
     assert reward.examples == ("6/524/0", "6/525/0", "6/526/0")
     assert min(tool.surprise, reward.surprise) > 4
+
+
+def test_causes_and_tools_that_are_not_listed_are_counted(tmp_path: Path) -> None:
+    """Of six classes of errors four have a line, and of 14 tools twelve have a row."""
+    rows = list(failing_tool())
+    failures = [row for row in rows if row.get("error_type")]
+    for number, row in enumerate(failures):
+        row["error_type"] = f"Error{number % 6}"
+    calls = [row for row in rows if row.get("tool_name")]
+    for number, row in enumerate(calls[:13]):
+        row["tool_name"] = f"tool{number}"
+    engine = engine_of(tmp_path, *rows)
+    run = run_of(engine)
+    steps = report_of(engine, run).training
+    found = compare(engine, Side(run, steps[:5]), Side(run, steps[5:]), [steps])
+    (tool,) = (change for change in found.changes if change.name == "tool_errors:browser")
+    assert list(report_text.parts(tool))[3:] == ["Error3 0 % → 8.3 %", "and 2 more"]
+    heading, names = report_text.tools(steps, 5)[0]
+    assert (heading, len(names)) == ("tool (12 of 14)", 12)
 
 
 def groups_of(step: int, right: int) -> Iterator[dict[str, Any]]:

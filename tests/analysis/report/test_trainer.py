@@ -82,13 +82,14 @@ def test_lag_without_the_trainers_word_is_counted_by_step(tmp_path: Path) -> Non
 
 
 def test_reward_that_was_trained_on_and_not_recorded_is_found_and_named(tmp_path: Path) -> None:
-    """The largest difference comes first, in text and on the pages; rounding is no difference."""
+    """The largest comes first, in text and on the pages; rounding is none. The note counts its steps."""
     rewards = {0: 0.0, 1: 0.125 + 1e-6, 2: 0.9, 3: 0.0, 4: 0.5}
     rows = [row for n, reward in rewards.items() for row in trained(n, 2, {"trained_reward": reward})]
     rows += trained(5, 2, {"trained_reward": 0.3}, reward=None)
+    rows += trained(8, 3, {"trained_reward": 1.0})
     engine = engine_of(tmp_path, *rows)
     found = report_of(engine, run_of(engine))
-    (step,) = found.steps
+    step = found.steps[0]
     assert step.trainer
     assert (step.trainer.rewards_compared, step.trainer.rewards_differing) == (5, 2)
     assert step.trainer.differing == ("2/0/2", "2/0/3")

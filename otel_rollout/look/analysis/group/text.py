@@ -78,25 +78,19 @@ def _failed(tree: GroupTree) -> Iterator[str]:
     """Yield a sentence about failed siblings, which a mean of rewards may leave out."""
     failed = [each for each in tree.group.found if each.summary.state == "error"]
     if failed:
-        named = _first([in_one_line(each.name) for each in failed])
+        named = formatting.first_of([in_one_line(each.name) for each in failed], _MAX_NAMED)
         yield f"{formatting.counted(len(failed), 'sibling')} failed: {named}."
 
 
 def _mixed(leaf: Branch) -> str:
-    names = _first([in_one_line(each.name) for each in leaf.judged])
-    rewards = _first([number(reward_of(each.summary)) for each in leaf.judged])
+    names = formatting.first_of([in_one_line(each.name) for each in leaf.judged], _MAX_NAMED)
+    rewards = formatting.first_of([number(reward_of(each.summary)) for each in leaf.judged], _MAX_NAMED)
     if not _has_content(leaf):
         return f"The siblings {names} have rewards {rewards}. {_NOTHING_RECORDED}"
     return (
         f"The siblings {names} are identical, yet have rewards {rewards}: "
         "the reward does not depend on the text alone."
     )
-
-
-def _first(texts: Sequence[str]) -> str:
-    """List the first of some texts, and say how many more there are."""
-    more = len(texts) - _MAX_NAMED
-    return ", ".join(texts[:_MAX_NAMED]) + (f", and {more} more" if more > 0 else "")
 
 
 def _has_content(branch: Branch) -> bool:

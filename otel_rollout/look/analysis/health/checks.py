@@ -29,6 +29,8 @@ from otel_rollout.look.analysis.health import (
 from otel_rollout.look.analysis.health.findings import MAX_EVIDENCE, Finding, Health, unobserved
 from otel_rollout.look.analysis.health.scope import Scope
 from otel_rollout.look.analysis.run_choice import Run, no_step, paths_of
+from otel_rollout.look.analysis.timeline.workers import MIN_CALLS
+from otel_rollout.look.conversation.formatting import first_of
 from otel_rollout.look.rollout_table import open_table
 from otel_rollout.table.errors import TableError
 from otel_rollout.table.query import Engine
@@ -39,6 +41,8 @@ _PLACE: Final = "{run}"
 """Placeholder in a check in SQL for the condition on run, steps, and training or validation."""
 _MAX_ROWS: Final = 10_000
 """Maximum rows that are read of a check in SQL."""
+_NAMED: Final = 3
+"""Maximum messages of a check in SQL that its finding has."""
 _TRACE: Final = re.compile(r"[0-9a-f]{32}")
 _logger = logging.getLogger(__name__)
 
@@ -83,7 +87,7 @@ BUILT_IN: Final = (
     Check("answers_retokenized", replies.retokenized, _IDS),
     Check("reward_disagrees", rewards.disagrees),
     Check("policy_lag", policy.lag, _VERSIONS),
-    Check("slow_worker", workers.slow, "record more than one process"),
+    Check("slow_worker", workers.slow, f"record {MIN_CALLS} calls of an operation or more in two processes"),
     Check("sampler_mismatch", trained_numbers.sampler_differs, _OF_TRAINER),
     Check("training_lag", training.stale, _OF_TRAINER),
     Check("training_left_out", training.left_out, _OF_TRAINER),
@@ -222,5 +226,5 @@ def _of_rows(rows: list[dict[str, Any]]) -> Finding:
     steps = {row["step"] for row in rows if isinstance(row.get("step"), int)}
     evidence = tuple(name for row in rows if (name := row.get("trace_id") or row.get("path")))
     said = dict.fromkeys(str(row["message"]) for row in rows if row.get("message"))
-    message = "; ".join(list(said)[:3]) or "The SELECT has rows"
+    message = first_of(list(said), _NAMED, joint="; ") or "The SELECT has rows"
     return Finding("unhealthy", f"{message} ({number}).", tuple(sorted(steps)), evidence)

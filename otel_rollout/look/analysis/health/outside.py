@@ -7,7 +7,7 @@ from typing import Any, Final
 from otel_rollout.look.analysis.health.findings import Finding, unobserved
 from otel_rollout.look.analysis.health.scope import Scope
 from otel_rollout.look.analysis.run_choice import operations_outside
-from otel_rollout.look.conversation.formatting import counted, steps_in_words
+from otel_rollout.look.conversation.formatting import counted, first_of, steps_in_words
 from otel_rollout.table import filters
 
 _NAMED: Final = 3
@@ -101,10 +101,9 @@ def _of_others(rows: list[dict[str, Any]], others: list[str | None]) -> str:
     number = sum(row["of_others"] for row in rows)
     if not number:
         return ""
-    names = ", ".join(f"`{run_id}`" if run_id else "no run" for run_id in others[:_NAMED])
-    more = " and so on" if len(others) > _NAMED else ""
+    names = first_of([f"`{run_id}`" if run_id else "no run" for run_id in others], _NAMED)
     return (
-        f"{number:,} of the scores are of {names}{more}, which has no trajectory: share OTEL_ROLLOUT_RUN_ID "
+        f"{number:,} of the scores are of {names}, which has no trajectory: share OTEL_ROLLOUT_RUN_ID "
         "or the experiment's name between the programs."
     )
 
@@ -114,11 +113,10 @@ def _said(reason: str, rows: list[dict[str, Any]]) -> str:
     having = [row for row in rows if row["reason"] == reason]
     if not having:
         return ""
-    names = ", ".join(f"`{row['name']}` of {row['path']}" for row in having[:_NAMED])
-    more = " and so on" if len(having) > _NAMED else ""
+    names = first_of([f"`{row['name']}` of {row['path']}" for row in having], _NAMED)
     plural, object_ = ("identity is", "it") if len(having) == 1 else ("identities are", "them")
     return (
-        f"{len(having):,} {plural} {reason}, because {_WHY[reason]} {object_}: {names}{more}."
+        f"{len(having):,} {plural} {reason}, because {_WHY[reason]} {object_}: {names}."
         f"{_HINTS.get(reason, '')}"
     )
 

@@ -49,7 +49,8 @@ _EDITED: Final = Fault(
     _CONTINUED_LIMITS,
     "trajectories whose turns name the turn that they continue",
     "a turn whose context is not the beginning of the next one's",
-    "No model call names the turn that it continues: there is one turn each, or OTEL_ROLLOUT_TURNS=whole.",
+    "No model call names the turn that it continues: there is one turn each, a call has several answers, or "
+    "OTEL_ROLLOUT_TURNS=whole.",
     "In all {of} trajectories whose turns name the turn that they continue, each begins with that turn.",
 )
 _RETOKENIZED: Final = Fault(

@@ -21,6 +21,7 @@ from otel_rollout.look.analysis.health.rates import (
     steps_said,
 )
 from otel_rollout.look.analysis.health.scope import Scope
+from otel_rollout.look.conversation.formatting import first_of, steps_in_words
 
 _MISSING: Final = Fault(
     RateLimits(rise=0.01, always=0.02, steady=0.002),
@@ -40,6 +41,8 @@ _DISAGREEING: Final = RateLimits(rise=0.03, always=0.1, steady=0.02)
 _NO_REWARD: Final = "No trajectory has a score named `reward`."
 _MIN_REWARDS: Final = 8
 """Minimum rewards to judge whether they are constant."""
+_NAMED: Final = 3
+"""Maximum rewards that a message names."""
 _SURPRISE: Final = 12.0
 """Minimum surprise, in nats, of equal rewards: groups may agree on a common value by chance."""
 _MAX_VALUES: Final = 1000
@@ -83,9 +86,15 @@ def constant(scope: Scope) -> Finding:
     found = [step for step in _constant_steps(scope, steps) if step["step"] in scope.steps]
     if not found:
         least, greatest = min(step["least"] for step in chosen), max(step["greatest"] for step in chosen)
-        return Finding("healthy", f"Rewards are between {least:g} and {greatest:g}; no step has only one.")
+        if least == greatest:
+            number = sum(step["rewards"] for step in chosen)
+            return Finding("healthy", f"All {number:,} rewards are {least:g}, which may be chance.")
+        equal = [step["step"] for step in chosen if step["least"] == step["greatest"]]
+        few = f"within {steps_in_words(equal)} all are equal, which may be chance"
+        rest = few if equal else "no step has only one"
+        return Finding("healthy", f"Rewards are between {least:g} and {greatest:g}; {rest}.")
     values = sorted({step["least"] for step in found})
-    shown = ", ".join(f"{value:g}" for value in values[:3])
+    shown = first_of([f"{value:g}" for value in values], _NAMED)
     counts = [Count(step["step"], step["rewards"], step["rewards"], (step["first"],)) for step in found]
     message = (
         f"All {sum(count.of for count in counts):,} rewards of {steps_said(counts)} are {shown}: "
@@ -124,11 +133,7 @@ def _constant_steps(scope: Scope, steps: Sequence[dict[str, Any]]) -> list[dict[
 
 def groups_without_spread(scope: Scope) -> Finding:
     """Find steps in which too many groups have the same reward for all siblings."""
-    counts = scope.counts(
-        "SELECT step, min(trace_id) AS trace_id, max(reward) = min(reward) AS is_bad "  # noqa: S608
-        f"FROM {scope.trajectories} WHERE reward IS NOT NULL AND group_path IS NOT NULL "
-        "GROUP BY step, group_path HAVING count(*) > 1"
-    )
+    counts = scope.counts(f"SELECT trace_id, step, has_one_reward AS is_bad FROM {scope.groups}")  # noqa: S608
     return judged(counts, _NO_SPREAD, scope.steps)
 
 

@@ -125,6 +125,16 @@ class Scope:
         rows = f"SELECT * REPLACE ({GROUP} AS group_path) FROM training_rows"  # noqa: S608
         return self._table("training", f"{rows} WHERE {self.condition}")
 
+    @functools.cached_property
+    def groups(self) -> str:
+        """Name of the table with the run's groups of two rewards or more, and whether these are all equal."""
+        return self._table(
+            "groups",
+            "SELECT step, group_path, min(trace_id) AS trace_id, max(reward) = min(reward) AS has_one_reward "  # noqa: S608
+            f"FROM {self.trajectories} WHERE reward IS NOT NULL AND group_path IS NOT NULL "
+            "GROUP BY step, group_path HAVING count(*) > 1",
+        )
+
     @property
     def is_over(self) -> str:
         """SQL condition that the step is over: the newest step is not, while one of its trajectories runs."""

@@ -19,6 +19,7 @@ from otel_rollout.look.analysis.health.rates import (
     steps_said,
 )
 from otel_rollout.look.analysis.health.scope import Scope
+from otel_rollout.look.conversation.formatting import first_of
 from otel_rollout.table import filters
 from otel_rollout.table.training import DIFFERS, ODD
 
@@ -105,14 +106,16 @@ def _odd(scope: Scope, known: str, is_text: bool) -> Finding | None:
     if not counts:
         return None
     rows = scope.rows(
-        "SELECT name, count(DISTINCT trace_id) AS number, "  # noqa: S608
+        "SELECT name, count(DISTINCT trace_id) AS number, count(DISTINCT said) AS different, "  # noqa: S608
         f"array_slice(array_agg(DISTINCT said ORDER BY said), 1, {_NAMED}) AS said "
         f"FROM ({odd}) AS odd GROUP BY name ORDER BY name"
     )
     quote = '"' if is_text else ""
-    said = (" or ".join(f"{quote}{value}{quote}" for value in row["said"]) for row in rows)
     values = ", ".join(
-        f"`{row['name']}` is {each} in {row['number']:,}" for row, each in zip(rows, said, strict=True)
+        f"`{row['name']}` is "
+        + first_of([f"{quote}{each}{quote}" for each in row["said"]], _NAMED, row["different"], " or ")
+        + f" in {row['number']:,}"
+        for row in rows
     )
     what = "a score of the trainer is a text, not a number" if is_text else _WHAT
     return fault_in(counts, f"In {_parts(counts)}, {what}: {values}.")
@@ -152,20 +155,21 @@ def sampler_differs(scope: Scope) -> Finding:
 
 def _where(scope: Scope, found: Finding, bad: str) -> str:
     """Return the mean and the greatest difference; for a fault, also the turn in which it lies most often."""
-    known = f"{scope.training} WHERE mismatch_mean IS NOT NULL AND {scope.is_said_by(found)}"
+    known = f"{scope.training} WHERE {scope.is_said_by(found)}"
     sizes = scope.rows(f"SELECT avg(mismatch_mean) AS mean, max(mismatch) AS most FROM {known}")[0]  # noqa: S608
-    if sizes["mean"] is None:
-        return ""
-    greatest = "" if sizes["most"] is None else f", the largest of a token {sizes['most']:.3g}"
-    said = f" The mean difference is {sizes['mean']:.2g} nats{greatest}."
+    mean, most = sizes["mean"], sizes["most"]
+    said = "" if most is None else f" The largest difference of a token is {most:.3g}."
+    if mean is not None:
+        greatest = "" if most is None else f", the largest of a token {most:.3g}"
+        said = f" The mean difference is {mean:.2g} nats{greatest}."
     turns = scope.rows(
         f"SELECT mismatch_turn, count(*) AS number FROM {known} AND mismatch_turn IS NOT NULL AND ({bad}) "  # noqa: S608
         "GROUP BY mismatch_turn ORDER BY number DESC, mismatch_turn"
     )
     if found.status != UNHEALTHY or not turns:
         return said
-    share = turns[0]["number"] / sum(row["number"] for row in turns)
+    number, of = turns[0]["number"], sum(row["number"] for row in turns)
     return (
         f"{said} The token with the largest difference is in turn {turns[0]['mismatch_turn']} "
-        f"in {percent(share)} of them."
+        f"in {number:,} of the {of:,} whose turn is known."
     )

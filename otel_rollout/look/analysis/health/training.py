@@ -9,6 +9,7 @@ from otel_rollout.base.training_scores import UNUSED
 from otel_rollout.look.analysis.health.findings import Finding, unobserved
 from otel_rollout.look.analysis.health.rates import Fault, RateLimits, judged, of_several
 from otel_rollout.look.analysis.health.scope import Scope
+from otel_rollout.look.conversation.formatting import first_of
 from otel_rollout.table.training import FILTERED, NO_REASON, PASSED_OVER
 
 _NO_WORD: Final = "No score `trained` says which trajectories the loss uses."
@@ -57,28 +58,32 @@ def left_out(scope: Scope) -> Finding:
 def _reached(scope: Scope) -> str:
     """Return SQL for the trajectories that the trainer named, or passed over as the view says.
 
-    The column ``has_one_reward`` says whether all siblings of a trajectory have the same reward.
+    The column ``has_one_reward`` says whether all siblings of a trajectory have the same reward: also those
+    that the trainer did not speak of.
     """
     return f"""
-SELECT
-  trace_id, step, group_path, trained, reason,
-  count(reward) OVER of_group > 1
-    AND max(reward) OVER of_group = min(reward) OVER of_group AS has_one_reward
-FROM {scope.training}
-WHERE trained IS NOT NULL OR {FILTERED}
-WINDOW of_group AS (PARTITION BY group_path)"""  # noqa: S608
+SELECT trace_id, step, group_path, trained, reason, one_reward IS NOT NULL AS has_one_reward
+FROM {scope.training} LEFT JOIN (
+  SELECT step AS of_step, group_path AS one_reward FROM {scope.groups} WHERE has_one_reward
+) AS spent ON group_path = one_reward AND (step IS NOT DISTINCT FROM of_step)
+WHERE trained IS NOT NULL OR {FILTERED}"""  # noqa: S608
 
 
 def _by_reason(scope: Scope, found: Finding) -> str:
-    """Return sentences on the most frequent reasons, and on groups that were left out as a whole."""
+    """Return sentences on the most frequent reasons, and on groups with one reward or left out as a whole."""
     reached = f"({_reached(scope)}) AS reached WHERE {scope.is_said_by(found)}"
     reasons = scope.rows(
-        f"SELECT reason, count(*) AS number FROM {reached} AND reason IS NOT NULL "  # noqa: S608
+        "SELECT reason, count(*) AS number, count(*) OVER () AS reasons, "  # noqa: S608
+        "CAST(sum(count(*) FILTER (WHERE has_one_reward)) OVER () AS BIGINT) AS spent "
+        f"FROM {reached} AND reason IS NOT NULL "
         f"GROUP BY reason ORDER BY number DESC, reason LIMIT {_NAMED}"
     )
     if not reasons:
         return ""
-    listed = ", ".join(f"{row['reason']} {row['number']:,}" for row in reasons)
+    said = [f"{row['reason']} {row['number']:,}" for row in reasons]
+    listed = first_of(said, _NAMED, reasons[0]["reasons"])
+    spent = reasons[0]["spent"]
+    of_spent = f"; {spent:,} of them in groups with one reward" if spent else ""
     groups = scope.rows(
         "SELECT count(*) AS number, count(*) FILTER (WHERE has_one_reward) AS spent FROM ("  # noqa: S608
         f"SELECT bool_or(has_one_reward) AS has_one_reward FROM {reached} AND group_path IS NOT NULL "
@@ -86,7 +91,7 @@ def _by_reason(scope: Scope, found: Finding) -> str:
         ") AS whole"
     )[0]
     of_groups = f" Whole groups left out: {groups['number']:,}, {groups['spent']:,} of them with one reward."
-    return f" Left out, by reason: {listed}.{of_groups if groups['number'] else ''}"
+    return f" Left out, by reason: {listed}{of_spent}.{of_groups if groups['number'] else ''}"
 
 
 def stale(scope: Scope) -> Finding:

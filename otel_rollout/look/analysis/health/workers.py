@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -12,14 +12,11 @@ from otel_rollout.exporting.batching import grouped
 from otel_rollout.look.analysis.health.findings import Finding, unobserved
 from otel_rollout.look.analysis.health.rates import Count, fault_in, steps_said
 from otel_rollout.look.analysis.health.scope import Scope
-from otel_rollout.look.analysis.timeline.workers import Worker, names_of, worker_of
+from otel_rollout.look.analysis.timeline.workers import MIN_CALLS, SLOWER, Worker, names_of, worker_of
+from otel_rollout.look.conversation.formatting import steps_in_words
 
-_FACTOR: Final = 1.5
-"""A slow process needs at least this many times the others' time."""
 _ERRORS: Final = 5.0
 """Standard errors by which a slow process must differ from the others in a step."""
-_MIN_CALLS: Final = 10
-"""Minimum calls of a process in a step to judge the process by the step."""
 _MIN_SECONDS: Final = 0.005
 """Minimum typical seconds of an operation: a shorter one holds nobody up."""
 _PART: Final = 0.5
@@ -80,10 +77,21 @@ def slow(scope: Scope) -> Finding:
         return unobserved(
             "Only one process recorded model calls and tools." if workers else "No span names its process."
         )
-    by_operation = grouped(known, lambda each: each[1]["name"])
-    found = [each for name, some in by_operation.items() for each in _slow_at(name, some, scope.steps)]
+    by_operation = {
+        name: _timings(some) for name, some in grouped(known, lambda each: each[1]["name"]).items()
+    }
+    compared = {
+        (worker, step)
+        for timings in by_operation.values()
+        for step, by_worker in timings.items()
+        for worker in by_worker
+        if step in scope.steps
+    }
+    if not compared:
+        return unobserved(f"No two processes have {MIN_CALLS} calls or more of one operation in a step.")
+    found = [each for name, timings in by_operation.items() for each in _slow_at(name, timings, scope.steps)]
     if not found:
-        return Finding("healthy", f"None of {len(workers)} processes is slower than the others.")
+        return Finding("healthy", _equally_fast(known, compared, scope.steps))
     names = names_of(sorted(workers))
     found.sort(key=lambda each: -each.factor)
     counts = [count for each in found for count in each.counts]
@@ -96,18 +104,42 @@ def slow(scope: Scope) -> Finding:
     return fault_in(counts, message + more)
 
 
-def _slow_at(operation: str, rows: Sequence[_Row], chosen: Container[int | None]) -> Iterator[_Slow]:
-    """Yield the processes that are slow at an operation in some of the chosen steps."""
-    excesses: dict[Worker, list[tuple[Count, float]]] = {}
-    seen: dict[Worker, list[int | None]] = {}
+def _equally_fast(
+    known: Sequence[_Row], compared: set[tuple[Worker, int | None]], chosen: Container[int | None]
+) -> str:
+    """Return in words that no process is slow, and what was compared if that is not everything."""
+    recorded = {(worker, row["step"]) for worker, row in known if row["step"] in chosen}
+    number, whole = (len({worker for worker, _ in each}) for each in (compared, recorded))
+    where = (
+        f" in {steps_in_words(step for _, step in compared)}: of {whole}, only those with {MIN_CALLS} calls "
+    )
+    rest = f"{where}or more of one operation in a step are compared" if compared < recorded else ""
+    return f"None of {number} processes is slower than the others{rest}."
+
+
+def _timings(rows: Sequence[_Row]) -> dict[int | None, dict[Worker, _Timing]]:
+    """Return the times of an operation in each step, of the processes that can be compared there."""
     by_step = grouped(rows, lambda each: each[1]["step"])
+    found = {}
     for step in sorted(by_step, key=lambda step: (step is None, step)):
         by_worker = grouped(by_step[step], lambda each: each[0])
         timings = {worker: _timing([row for _, row in some]) for worker, some in by_worker.items()}
-        timings = {worker: timing for worker, timing in timings.items() if timing.calls >= _MIN_CALLS}
-        for worker, timing in timings.items():
+        timings = {worker: timing for worker, timing in timings.items() if timing.calls >= MIN_CALLS}
+        if len(timings) > 1:
+            found[step] = timings
+    return found
+
+
+def _slow_at(
+    operation: str, timings: Mapping[int | None, Mapping[Worker, _Timing]], chosen: Container[int | None]
+) -> Iterator[_Slow]:
+    """Yield the processes that are slow at an operation in some of the chosen steps."""
+    excesses: dict[Worker, list[tuple[Count, float]]] = {}
+    seen: dict[Worker, list[int | None]] = {}
+    for step, by_worker in timings.items():
+        for worker, timing in by_worker.items():
             seen.setdefault(worker, []).append(step)
-            factor = _factor(timing, [each for name, each in timings.items() if name != worker])
+            factor = _factor(timing, [each for name, each in by_worker.items() if name != worker])
             if factor is not None:
                 count = Count(step, timing.calls, timing.calls, timing.evidence)
                 excesses.setdefault(worker, []).append((count, factor))
@@ -131,12 +163,10 @@ def _timing(rows: Sequence[dict[str, Any]]) -> _Timing:
 
 def _factor(timing: _Timing, others: list[_Timing]) -> float | None:
     """Return by which factor a process is slower than the others in a step; None if it is not slow."""
-    if not others:
-        return None
     usual = statistics.median(each.mean for each in others)
     difference = timing.mean - usual
     typical = math.exp(statistics.median(each.duration for each in others))
     noise = timing.error + statistics.median(each.error for each in others)
-    if difference < math.log(_FACTOR) or difference < _ERRORS * noise or typical < _MIN_SECONDS:
+    if difference < math.log(SLOWER) or difference < _ERRORS * noise or typical < _MIN_SECONDS:
         return None
     return math.exp(difference)

@@ -41,8 +41,6 @@ _SWINGING: Final = 2.0
 """Ratio of the noise of steps to the error from groups, above which the noise of steps counts, too."""
 _MIN_DIFFERENCES: Final = 3
 """Minimum differences of consecutive steps to tell the noise."""
-_MAX_PARTS: Final = 4
-"""Maximum causes that a change names."""
 _MIN_PART: Final = 0.01
 """Minimum change of a cause's share for the cause to be named."""
 
@@ -252,7 +250,7 @@ def _parts(measure: Measure, sides: tuple[Sequence[StepReport], Sequence[StepRep
     ]
     changed = [part for part in parts if abs(part.after - part.before) >= _MIN_PART]
     changed.sort(key=lambda part: (-abs(part.after - part.before), part.name))
-    return tuple(changed[:_MAX_PARTS])
+    return tuple(changed)
 
 
 def _search(change: RunChange, measure: Measure, before: Side, after: Side) -> Search:

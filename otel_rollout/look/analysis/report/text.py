@@ -21,6 +21,8 @@ _NEVER: Final = {
 """Heading → the cell of a step in which nothing of the kind happened: a number or a time."""
 _NAMED: Final = 5
 """Maximum trajectories that a note names."""
+_MAX_PARTS: Final = 4
+"""Maximum causes of a change that have a line each."""
 _MAX_TOOLS: Final = 12
 """Maximum tools that are listed: those with the most errors."""
 _REASONS: Final = 10
@@ -88,8 +90,10 @@ def parts(given: RunChange) -> Iterator[str]:
     if first and (first.before, first.after) == (given.before, given.after):
         yield f"all {first.name}"
         return
-    for part in given.parts:
+    for part in given.parts[:_MAX_PARTS]:
         yield f"{part.name} {percent(part.before)} → {percent(part.after)}"
+    if (more := len(given.parts) - _MAX_PARTS) > 0:
+        yield f"and {more} more"
 
 
 LONGEST: Final = "longest trajectory"
@@ -110,10 +114,14 @@ def tools(steps: Sequence[StepReport], most: int) -> list[tuple[str, list[str]]]
     Returns:
         Heading and cells of each column.
     """
-    found = histories_of(steps)[:_MAX_TOOLS]
+    known = histories_of(steps)
+    found = known[:_MAX_TOOLS]
     first = max(0, len(steps) - most)
     return [
-        ("tool", [tool.name or UNKNOWN for tool in found]),
+        (
+            "tool" if found == known else f"tool ({len(found)} of {len(known)})",
+            [tool.name or UNKNOWN for tool in found],
+        ),
         ("calls", [str(tool.calls) for tool in found]),
         ("tool errors", [_errors(tool) for tool in found]),
         ("since step", [tool.since or UNKNOWN for tool in found]),
@@ -270,7 +278,7 @@ def trainer_notes(steps: Sequence[StepReport]) -> Iterator[tuple[str, tuple[str,
     differing = [(step, known) for step, known in found if known.rewards_differing]
     if differing:
         bad = sum(known.rewards_differing for _, known in differing)
-        whole = sum(known.rewards_compared for _, known in found)
+        whole = sum(known.rewards_compared for _, known in differing)
         most = max(known.reward_difference or 0.0 for _, known in differing)
         yield (
             f"trained reward is not the recorded one: {bad} of {counted(whole, 'trajectory')}, "

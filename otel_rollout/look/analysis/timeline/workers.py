@@ -20,10 +20,10 @@ _WRITER: Final = re.compile(r"(?P<writer>(?P<pid>\d+)-(?P<digits>[0-9a-f]+))\.\d
 """Segment id of the recorder: pid and random digits of the process, then the number of the segment."""
 _DIGITS: Final = 6
 """Number of random digits that distinguish two processes with the same pid."""
-_MIN_CALLS: Final = 9
-"""Minimum calls of a process to compare it with its peers."""
-_SLOWER: Final = 1.5
-"""Ratio of medians from which a process is slow."""
+MIN_CALLS: Final = 9
+"""Minimum calls of a process in a step to compare it with its peers."""
+SLOWER: Final = 1.5
+"""Ratio to its peers' time from which a process is slow."""
 _DEVIATIONS: Final = 3.0
 """Minimum surprise of a slow process, in standard deviations of a fair coin.
 
@@ -109,7 +109,7 @@ def slow_workers(durations: Iterable[tuple[str, Worker, int]]) -> list[SlowWorke
         slow
         for operation, by_worker in by_operation.items()
         for worker, own in by_worker.items()
-        if len(own) >= _MIN_CALLS and (slow := _compared(operation, worker, own, by_worker))
+        if len(own) >= MIN_CALLS and (slow := _compared(operation, worker, own, by_worker))
     ]
     return sorted(found, key=lambda slow: (slow.others_seconds - slow.seconds) * slow.calls)
 
@@ -118,12 +118,12 @@ def _compared(
     operation: str, worker: Worker, own: Sequence[int], by_worker: Mapping[Worker, Sequence[int]]
 ) -> SlowWorker | None:
     others = [duration for other, each in by_worker.items() if other != worker for duration in each]
-    if len(others) < _MIN_CALLS:
+    if len(others) < MIN_CALLS:
         return None
     usual, mine = median(others), median(own)
     above = sum(duration > usual for duration in own)
     is_chance = above - len(own) / 2 < _DEVIATIONS * math.sqrt(len(own)) / 2
-    if mine < _SLOWER * usual or mine <= usual or is_chance:
+    if mine < SLOWER * usual or mine <= usual or is_chance:
         return None
     return SlowWorker(worker, operation, mine / 1e9, usual / 1e9, len(own), len(others))
 
