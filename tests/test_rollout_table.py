@@ -170,6 +170,34 @@ def test_values_of_other_libraries_filter(tmp_path: Path) -> None:
             trajectories.filter(step=value)
 
 
+@pytest.mark.parametrize(
+    ("value", "steps"),
+    [
+        (2, "2"),
+        (2.0, "2"),
+        (1.5, "1.5"),
+        (2**70, str(2**70)),
+        ("warm-up", "warm-up"),
+        ("012", "012"),
+        ("1-3", "2"),
+        (["warm-up", 2, None], "2 warm-up none"),
+        (None, "none"),
+        ("-", "none"),
+        ([], ""),
+    ],
+)
+def test_steps_are_filtered_as_a_command_filters_them(tmp_path: Path, value: object, steps: str) -> None:
+    """A step may be a text or a number that is no integer of 64 bits; None is no step at all."""
+    known: list[object] = [2, "warm-up", "012", 1.5, str(2**70), None]
+    texts = [{"step": None, "step_text": str(step)} for step in known[1:-1]]
+    rows = [{"step": 2, "step_text": None}, *texts, {"step": None, "step_text": None}]
+    written(tmp_path / "table", [root(f"{number:x}", **row) for number, row in enumerate(rows, start=1)])
+    table = otel_rollout.open_table(str(tmp_path / "table"))
+    for view in (table.trajectories, table.steps):
+        found = {row["step_text"] or row["step"] or "none" for row in view.filter(step=value)}
+        assert found == {int(step) if step == "2" else step for step in steps.split()}
+
+
 def test_mistakes_are_named(table: RolloutTable, tmp_path: Path) -> None:
     """Columns, trajectories and tables that are not there."""
     with pytest.raises(QueryError, match="There is no column 'stp'"):

@@ -156,11 +156,11 @@ def as_line(trace: Mapping[str, Any], with_running: bool = False) -> bytes | Non
 
 
 def _as_recorded(span: Span) -> Span:
-    """Encode input and output as the JSON text that was recorded: MLflow returns them decoded."""
+    """Encode input and output as the JSON text that was recorded: MLflow returns them decoded, also texts."""
     for name, mime_type in semconv.MIME_TYPES.items():
-        value = span.complete().attributes.get(name, "")
-        if not isinstance(value, str):
-            span.attributes |= {name: orjson.dumps(value).decode(), mime_type: semconv.JSON_MIME_TYPE}
+        if name in span.complete().attributes:
+            text = orjson.dumps(span.attributes[name]).decode()
+            span.attributes |= {name: text, mime_type: semconv.JSON_MIME_TYPE}
     return span
 
 

@@ -101,7 +101,11 @@ def _changes(engine: Engine, run: Run, compare: str, step: str | None, validatio
         before = _side(run, steps, match["first"], match["last"])
         after = _side(run, steps, match["first_after"], match["last_after"])
         return changes.compare(engine, before, after, [steps])
-    other = run_of(engine, compare)
+    try:
+        other = run_of(engine, compare)
+    except QueryError as error:
+        hint = " A range of steps has numbers alone, such as 40..60." if ".." in compare else ""
+        raise QueryError(f"{error}{hint}") from error
     if other == run:
         raise QueryError(
             f"--compare {compare!r} is the run itself: name another run, or steps such as 40..60."

@@ -208,6 +208,9 @@ class StepCurves(ForwarderThread):
                 if (failure := self._tracker.log_metrics(run, points_of(step))) is not None:
                     return self._failed(failure)
                 self._written.add(step.key)
+            if is_over:  # what has scores alone, and no trajectory, has no numbers to wait for
+                for key in set(keys) - self._written:
+                    del self._spans[key]
         return None
 
     def _failed(self, failure: ExportFailure) -> ExportFailure:

@@ -203,7 +203,10 @@ STEPS: Final = "Steps: 12, 1-3, warm-up; - for none."
 """What ``--step`` takes, wherever it takes several steps."""
 _STEP: Final = ListedColumn("step", "", None, (Filter("--step", STEPS),))
 _SAMPLE: Final = ListedColumn(
-    "sample_index", "name", None, (Filter("--sample", "Dataset row.", "sample_index = {}"),)
+    "sample_index",
+    "name",
+    None,
+    (Filter("--sample", "Dataset row; - for none.", "coalesce(sample_index, '-') = {}"),),
 )
 _VALIDATE: Final = (Filter("--validation/--training", "Of validation, or of training.", "validate"),)
 _REWARD: Final = (Filter("--reward", "Mean reward."),)

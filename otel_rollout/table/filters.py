@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final
 
+from otel_rollout.base.given import scalar
 from otel_rollout.base.suggest import unknown
 from otel_rollout.table.rows import integer_in
 from otel_rollout.table.select import QueryError, expression, literal
@@ -128,15 +129,39 @@ def matching(column: str, type_: str, value: Any) -> str:
     Raises:
         QueryError: a value cannot be compared with the column.
     """
-    value = _plain(value)
-    if isinstance(value, (list, tuple, set, frozenset, range)):
-        values = [_plain(each) for each in value]
+    values = _values(value)
+    if values is not None:
         if not any(isinstance(each, str) for each in values) or type_.startswith(_TEXTS):
             return equals(column, [_comparable(column, type_, each) for each in values])
         return any_of(matching(column, type_, each) for each in values)
+    value = _plain(value)
     if isinstance(value, str) and type_.startswith(_NUMBERS):
         return numbers(column, value, f"{column}=")
     return equals(column, _comparable(column, type_, value))
+
+
+def matching_steps(value: Any) -> str:
+    """Return the condition that a row is of a step that a program gives, or of one of several.
+
+    Args:
+        value: a step, None for no step, a text that :func:`steps` takes, or several of them.
+
+    Raises:
+        QueryError: a value is no step, or a range ends before it begins.
+    """
+    several = _values(value)
+    values = [_plain(value)] if several is None else several
+    others = [_comparable("step", "Int64", scalar(each)) for each in values if not isinstance(each, str)]
+    named = of_steps([None if step is None else step_named(str(step)) for step in others])
+    return any_of([named, *(steps(each, "step=") for each in values if isinstance(each, str))])
+
+
+def _values(value: Any) -> list[Any] | None:
+    """Return several values as builtin ones; None for a single value."""
+    value = _plain(value)
+    return (
+        [_plain(each) for each in value] if isinstance(value, (list, tuple, set, frozenset, range)) else None
+    )
 
 
 def _plain(value: Any) -> Any:

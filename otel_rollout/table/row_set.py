@@ -50,14 +50,16 @@ class Rows:
 
         Args:
             values: column and value, several values, or for a column of numbers a text such as ``1-3`` or
-                ``<0.1``.
+                ``<0.1``. A step may be a text too; None or ``-`` is none.
 
         Raises:
             QueryError: there is no such column, or a text cannot be read.
         """
         types = self._column_types()
         conditions = (
-            filters.matching(name, types[filters.known(name, list(types))], value)
+            filters.matching_steps(value)
+            if name == "step" and "step_text" in types
+            else filters.matching(name, types[filters.known(name, list(types))], value)
             for name, value in values.items()
         )
         return self._narrowed(*conditions)

@@ -104,6 +104,8 @@ class SpanRewriter:
         is_told = semconv.TURN_CONTINUES in attributes or semconv.DUMP_FORMAT in span.resource.attributes
         may_be_turn = bool(trace.messages.branches) or self._is_call
         self._may_be_turn = turns != "whole" and may_be_turn and not is_told
+        # Such a line's earlier prompts are references, which nothing can be compared with: its break is told.
+        self._may_break = turns != "whole" and self._is_call and semconv.BREAK_OF not in attributes
         has_more = contents.tokens or contents.images or semconv.TEXT_OF in attributes
         self._input = self._json(semconv.INPUT_VALUE) if has_more or self._may_be_turn else None
         self._output = self._json(semconv.OUTPUT_VALUE) if has_more else None
@@ -165,7 +167,7 @@ class SpanRewriter:
         holder, key = answers[0] if answers else ({}, "")
         call = TokenTurn(prompt_of(prompts), holder.get(key, []))
         shared = self._shared_prefix(call, turns, holder)
-        if self._turns != "whole" and call.encoded_prompt and self._is_call:
+        if self._may_break and call.encoded_prompt:
             self._broken = prefix_break.attributes_of(
                 turns, self._id, call.encoded_prompt, self._start, self._detokenizer
             )

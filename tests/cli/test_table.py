@@ -352,9 +352,12 @@ def test_step_may_be_a_text_or_none(tmp_path: Path) -> None:
         for command, end in (("list", "/0"), ("groups", "")):
             printed = run(command, "--from", path, "--step", step).output
             assert [each[0] for each in rows(printed)] == [name + end for name in names], printed
+    no_row = root("9", step=8, sample_index=None)
+    written(path, [no_row, root("8", step=8, sample_index="-")])
+    assert len(rows(run("list", "--from", path, "--sample", "-").output)) == 2, "as --step takes a dash"
     nothing = run("list", "--from", path, "--step", "cool-down").output
     assert nothing.startswith(
-        "no trajectory: there are steps 1, -, 0.5, warm, warm-up and those without a number\n"
+        "no trajectory: there are steps 1, 8, -, 0.5, warm, warm-up and those without a number\n"
     )
 
 

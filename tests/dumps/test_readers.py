@@ -249,6 +249,20 @@ def test_anthropics_tool_blocks_are_tool_calls_with_their_results(tmp_path, open
     assert tools == [called, called | {"result": "no such tool", "error_message": "no such tool"}, called]
 
 
+@pytest.mark.parametrize("has_row", [False, True])
+def test_a_whole_number_in_any_form_is_one_step_and_one_row(tmp_path, opened, has_row):
+    """A recorder makes one step of ``2`` and ``2.0`` too, and a table one of ``"2"``."""
+    said = {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}
+    rows = [{"row": 3}, {"row": 3.0}, {"row": "3"}] if has_row else [{}, {}, {}]
+    steps = [2, 2.0, "2"]
+    write_lines(
+        tmp_path / "a.jsonl", [{**said, "step": step, **row} for step, row in zip(steps, rows, strict=True)]
+    )
+    found = opened(tmp_path / "a.jsonl", mapped="sample=row" if has_row else "")
+    row = 3 if has_row else 0
+    assert [each["path"] for each in found.trajectories()] == [f"2/{row}/{rollout}" for rollout in range(3)]
+
+
 def test_a_mapped_field_that_no_record_has_is_named(tmp_path, opened):
     """A misspelt field gets a line with those that there are; so does a file without a reward."""
     talk = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}]

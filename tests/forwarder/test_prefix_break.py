@@ -41,6 +41,18 @@ def test_exactly_the_planted_breaks_are_found(planted: Planted) -> None:
     assert breaks_in(LineRewriter(Path()), lines) == planted.breaks
 
 
+@given(planted=planted_breaks())
+def test_break_that_is_told_stays_when_a_line_is_rewritten_again(planted: Planted) -> None:
+    """An import of delivered lines has references in place of earlier prompts."""
+    lines = [
+        line(number, {"prompt_ids": call.prompt}, {"token_ids": call.answer})
+        for number, call in enumerate(planted.calls, start=1)
+    ]
+    first = LineRewriter(Path())
+    delivered = [first.rewrite(each).encoded for each in lines]
+    assert breaks_in(LineRewriter(Path()), delivered) == planted.breaks
+
+
 SYSTEM, FIRST, SECOND = list(range(100, 140)), list(range(200, 220)), list(range(300, 320))
 END = 5
 

@@ -17,7 +17,7 @@ from otel_rollout.settings import Settings
 from otel_rollout.spool import layout
 from otel_rollout.table.location import location_of
 from otel_rollout.table.store import Store
-from tests.table.tables import root, written
+from tests.table.tables import root, score, written
 from tests.waiting import wait_for
 from tests.waits import set_waits
 
@@ -90,6 +90,15 @@ def test_forwarder_ends_without_a_table(tmp_path: Path) -> None:
     tracker.own_run = "own"
     ended(tracker, Store(location_of(str(tmp_path / "table"))), tmp_path)
     assert tracker.points == []
+
+
+def test_forwarder_ends_though_a_step_has_scores_alone(tmp_path: Path) -> None:
+    """A score by identity may name a step in which nothing ran; it has no curve."""
+    tracker = Tracker()
+    tracker.own_run = "own"
+    alone = score("2", "e", 1.0, step=77, validate=False, score_by="identity")
+    ended(tracker, written(tmp_path / "table", [root("1"), alone]), tmp_path)
+    assert tracker.written() == [1]
 
 
 def test_outage_of_the_tracker_is_waited_for(tmp_path: Path) -> None:

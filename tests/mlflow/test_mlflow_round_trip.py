@@ -17,7 +17,7 @@ from otel_rollout_mlflow.server_target import ServerTarget
 from otel_rollout_mlflow.settings import resolve
 from otel_rollout_mlflow.trace_reader import MlflowTraces
 from tests.fake_server import serving
-from tests.sdk_spans import Rollouts, deliver
+from tests.sdk_spans import JSON, Rollouts, deliver
 
 
 def tree(trace: Trace) -> dict[str, tuple[str | None, str, Any, Any]]:
@@ -414,7 +414,10 @@ def test_traces_of_a_server_are_read_page_by_page():
 
 def test_trace_is_read_with_the_texts_that_were_recorded(uri, project, rollouts, exporter_for):
     """Input and output are JSON text again, so a table made of MLflow has replies, messages and arguments."""
-    rollouts.trajectory()
+    with rollouts.span("run", "AGENT"):
+        rollouts.trajectory()
+        with rollouts.span("search", "TOOL", input__value='"q"', output__value='"found \\"wool\\""', **JSON):
+            pass
     spans = rollouts.ended()
     deliver(exporter_for(uri), spans)
 

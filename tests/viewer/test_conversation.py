@@ -328,6 +328,13 @@ def test_error_repeats_nothing_that_the_result_says(text: str, said: str) -> Non
     assert formatting.error(failed) == said
 
 
+def test_comparison_does_not_say_that_a_trajectory_with_fewer_turns_has_ended() -> None:
+    """It may still run."""
+    two = [line(2, {"messages": [user("How?")]}, assistant("So")), line(3, "x", "y", kind="TOOL")]
+    found = compare(*(shown(lines) for lines in (two[:1], two)))
+    assert formatting.divergence(found) == "2 turns alike; then one of them has no more turns."
+
+
 @pytest.mark.parametrize(
     ("left", "right", "said", "marked"),
     [

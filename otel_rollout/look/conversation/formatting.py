@@ -51,7 +51,7 @@ def score_value(value: float | bool | str) -> str:
     """Format the value of a score."""
     if isinstance(value, float):
         is_whole = value.is_integer() and abs(value) < 1e15
-        return f"{value:.1f}" if is_whole else f"{value:.6g}"
+        return f"{value + 0.0:.1f}" if is_whole else f"{value:.6g}"  # no -0.0
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -252,7 +252,7 @@ def divergence(comparison: Comparison) -> str:
         return f"The same in all {len(comparison.left.turns)} turns{but}."
     number, (left, right) = found.turn + 1, comparison.rows[0]
     if left is None or right is None:
-        return f"{counted(found.turn, 'turn')} alike; then one of them has ended."
+        return f"{counted(found.turn, 'turn')} alike; then one of them has no more turns."
     if (left.role, left.name) != (right.role, right.name):
         return f"They part at turn {number}: here the {role(left)}, there the {role(right)}."
     turn = f"turn {number} ({role(left)})"

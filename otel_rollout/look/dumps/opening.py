@@ -19,6 +19,7 @@ from otel_rollout.look.dumps.dump_file import MAX_FIELDS, DumpFile
 from otel_rollout.look.dumps.formats import Format, Read
 from otel_rollout.look.dumps.readers.messages import Mapped
 from otel_rollout.look.dumps.spans import DumpSpans
+from otel_rollout.look.dumps.trajectory import RolloutIdentity, identity_part
 from otel_rollout.look.errors import ViewerError
 from otel_rollout.otlp.span import UNREADABLE, Span
 from otel_rollout.table.rows import integer_in
@@ -165,10 +166,12 @@ class Dumps:
         try:
             for dumped in read(file):
                 opened.trajectories += 1
-                if dumped.identity.step is None:
-                    dumped.identity = dumped.identity._replace(step=file.folders_step)
-                if (step := integer_in(str(dumped.identity.step))) is not None:
-                    opened.steps.add(step)
+                *parts, is_validation, group = dumped.identity
+                step, sample, rollout = map(identity_part, parts)
+                step = file.folders_step if step is None else step
+                dumped.identity = RolloutIdentity(step, sample, rollout, is_validation, group)
+                if (number := integer_in(str(step))) is not None:
+                    opened.steps.add(number)
                 yield maker.of(dumped, f"{shown}:{dumped.place}", file.mark_of(dumped.place))
         except ViewerError as error:
             opened.notes.append(str(error))

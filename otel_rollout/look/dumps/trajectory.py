@@ -15,8 +15,10 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import orjson
 
 from otel_rollout.base import semconv
+from otel_rollout.base.given import scalar
 from otel_rollout.look.dumps.values import entries_of
 from otel_rollout.table.json_text import as_json
+from otel_rollout.table.rows import integer_in
 
 Messages: TypeAlias = Sequence[Mapping[str, Any]]
 Times: TypeAlias = tuple[int, int]
@@ -168,6 +170,13 @@ class DumpedTrajectory:
 _UNKNOWN: Final = ModelTurn()
 
 
+def identity_part(value: Any) -> Any:
+    """Return a step, sample or rollout as a recorded one is read: ``2``, ``2.0`` and ``"2"`` are one step."""
+    value = scalar(value)
+    number = integer_in(value) if isinstance(value, str) else None
+    return value if number is None else number
+
+
 def asked_in(messages: Messages) -> Messages:
     """Return the messages before the model's first one, which siblings share, or else the first message."""
     return list(takewhile(lambda message: message.get("role") != MODEL, messages)) or messages[:1]
@@ -255,6 +264,7 @@ class Groups:
 
     def place(self, *key: Any) -> tuple[int, int]:
         """Return the number of the group with this key, and the number of the next trajectory in it."""
-        found = self._numbers.setdefault(hash(repr(key)), [len(self._numbers), -1])
+        wanted = hash(repr([scalar(part) for part in key]))
+        found = self._numbers.setdefault(wanted, [len(self._numbers), -1])
         found[1] += 1
         return found[0], found[1]

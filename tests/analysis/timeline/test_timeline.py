@@ -253,6 +253,18 @@ def test_part_of_a_trajectory_of_another_step_is_none_of_this_step(tmp_path):
     assert lanes(found) == [("12/0/1", "ok", 4.0)]
 
 
+@pytest.mark.parametrize("inner", [{"step": None}, {"step": 13}, {"validate": False}])
+@pytest.mark.parametrize("is_running", [False, True])
+def test_what_a_sub_trajectory_of_another_step_does_counts(tmp_path, inner, is_running):
+    """Also while the trajectory around it runs, and long after the step itself recorded anything."""
+    rows = trajectory(0, 0, 10, call("LLM", 0, 1), call("TOOL", 4, 8, **inner), validate=True)
+    found = timed(tmp_path, *rows[is_running:], validate=True)
+    assert [(lane.name.path, lane.state) for lane in found.lanes] == [
+        ("validation/12/0/0", "running" if is_running else "ok")
+    ]
+    assert phases(found) == {"generate": 1.0, "tool": 4.0, "waiting": 3.0 if is_running else 5.0}
+
+
 def test_trajectory_inside_another_systems_trace_has_ended(tmp_path):
     """The parent of its first agent's span never arrives."""
     outer = row("5", "b", "ff", kind="AGENT", step=12, start_ns=at(0), duration_ns=3 * 10**9)

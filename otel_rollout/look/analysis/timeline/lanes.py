@@ -113,8 +113,8 @@ class Lane:
 def lanes_of(engine: Engine, run: Run, step: filters.Step, validate: bool) -> list[Lane]:
     """Return the trajectories of a step, by start.
 
-    Only two kinds of rows are read: those of the step, and those of other libraries in the step's time, which
-    name no step.
+    Three kinds of rows are read: those of the step; those of other libraries in the step's time, which name
+    no step; and what sub-trajectories in these traces record under another step, or not as validation.
 
     Args:
         engine: queries the table.
@@ -128,16 +128,30 @@ def lanes_of(engine: Engine, run: Run, step: filters.Step, validate: bool) -> li
         filters.equals("project", run.project),
         filters.equals("experiment", run.experiment),
     ]
+    of_step = " AND ".join(conditions)
     times = "min(start_ns) AS first, max(start_ns + coalesce(duration_ns, 0)) AS last"
-    recorded = filters.all_of([*conditions, "start_time IS NOT NULL", "score_name IS NULL"])
-    (window,) = engine.dicts(f"SELECT {times} FROM recorded_spans{recorded}")  # noqa: S608
-    if window["first"] is None:
+    recorded = f"recorded_spans WHERE start_time IS NOT NULL AND score_name IS NULL AND {of_step}"
+    traces = {
+        row["trace_id"]: row
+        for row in engine.dicts(
+            f"SELECT trace_id, {times}, bool_or(is_root) AS is_rooted FROM {recorded} GROUP BY trace_id"  # noqa: S608
+        )
+    }
+    if not traces:
         return []
-    last = min(window["last"], MAX_INT)
-    beside = f"validate IS NULL AND start_ns BETWEEN {window['first']} AND {last}"
-    narrowed = engine.narrowed(f"({' AND '.join(conditions)}) OR ({beside})")
-    rooted = {row["trace_id"] for row in narrowed.dicts("SELECT trace_id FROM spans WHERE is_root")}
-    roots = [row for row in _roots(narrowed) if row["run_id"] == run.run_id]
+    rooted = {trace for trace, row in traces.items() if row["is_rooted"]}
+    since = f"start_ns >= {min(row['first'] for row in traces.values())}"
+    in_time = f"{since} AND start_ns <= {min(MAX_INT, max(row['last'] for row in traces.values()))}"
+    # A trajectory that runs has perhaps recorded nothing in its own step for long.
+    until = in_time if len(rooted) == len(traces) else since
+    other = f"{until} AND validate IS NOT NULL AND ({of_step}) IS NOT TRUE"
+    parted = engine.dicts(
+        f"SELECT DISTINCT trace_id FROM recorded_spans WHERE {other} "  # noqa: S608
+        f"AND trace_id IN (SELECT trace_id FROM {recorded})"
+    )
+    inside = filters.equals("trace_id", [row["trace_id"] for row in parted])
+    narrowed = engine.narrowed(f"({of_step}) OR ({in_time} AND validate IS NULL) OR ({since} AND {inside})")
+    roots = _roots(narrowed, filters.all_of([*conditions, filters.equals("run_id", run.run_id)]))
     # If a trajectory's root is in another step, only a sub-trajectory names this step.
     rootless = [row["trace_id"] for row in roots if row["trace_id"] not in rooted]
     named = filters.all_of(["is_root", filters.equals("trace_id", rootless)])
@@ -150,8 +164,9 @@ def lanes_in(narrowed: Engine) -> list[Lane]:
     return _lanes(narrowed, _roots(narrowed))
 
 
-def _roots(narrowed: Engine) -> list[dict[str, Any]]:
-    return narrowed.dicts("SELECT trace_id, span_id, run_id, path, state, start_ns, duration_ns FROM roots")
+def _roots(narrowed: Engine, condition: str = "") -> list[dict[str, Any]]:
+    columns = "trace_id, span_id, path, state, start_ns, duration_ns"
+    return narrowed.dicts(f"SELECT {columns} FROM roots{condition}")  # noqa: S608
 
 
 def _lanes(narrowed: Engine, roots: Sequence[Row]) -> list[Lane]:

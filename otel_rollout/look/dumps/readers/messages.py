@@ -10,7 +10,14 @@ from otel_rollout.base.suggest import did_you_mean
 from otel_rollout.look.dumps.chat_text import parsed, prompt_of, said_in
 from otel_rollout.look.dumps.dump_file import MAX_FIELDS, DumpFile, Record
 from otel_rollout.look.dumps.formats import Format
-from otel_rollout.look.dumps.trajectory import REWARD, DumpedTrajectory, RolloutIdentity, asked_in, rewards_in
+from otel_rollout.look.dumps.trajectory import (
+    REWARD,
+    DumpedTrajectory,
+    RolloutIdentity,
+    asked_in,
+    identity_part,
+    rewards_in,
+)
 from otel_rollout.look.dumps.values import at, entries_of
 from otel_rollout.look.errors import ViewerError
 from otel_rollout.otlp.chat_messages import of_genai
@@ -118,7 +125,7 @@ class Mapped:
         return [*asked, *said_in(completion)], len(asked)
 
     def _identity(self, record: Record, file: DumpFile, prompt: Any) -> RolloutIdentity:
-        step, sample = self._value(record, "step"), self._value(record, "sample")
+        step, sample = (identity_part(self._value(record, name)) for name in ("step", "sample"))
         group = self._value(record, "group")
         known = [value for value in (sample, group) if value not in (None, "")]
         number, order = file.groups.place(step, known[0] if known else prompt)
