@@ -335,6 +335,11 @@ def test_comparison_does_not_say_that_a_trajectory_with_fewer_turns_has_ended() 
     assert formatting.divergence(found) == "2 turns alike; then one of them has no more turns."
 
 
+def test_a_score_of_minus_zero_is_zero() -> None:
+    """A mean of such scores has no sign either."""
+    assert formatting.score_value(-0.0) == "0.0"
+
+
 @pytest.mark.parametrize(
     ("left", "right", "said", "marked"),
     [
