@@ -25,7 +25,13 @@ from otel_rollout_demo.requirements import (
     require_weave_login,
 )
 from otel_rollout_demo.results import BatchResult, print_totals, results_table
-from otel_rollout_demo.where_to_look import absolute_uri, is_server, print_mlflow_pages, print_weave_pages
+from otel_rollout_demo.where_to_look import (
+    absolute_uri,
+    is_server,
+    print_mlflow_pages,
+    print_weave_pages,
+    server_command,
+)
 
 PROJECT_NAME: Final = "otel-rollout-demo"
 
@@ -87,7 +93,7 @@ def demo(
     if results:
         console.print(results_table(results, report))
         print_totals(console, report, time.monotonic() - started)
-        if not rollout_table.print_next(console, report, experiment_name) or verbose:
+        if not rollout_table.print_next(console, report, experiment_name, server_command(uri)) or verbose:
             _print_where_to_look(console, backend, uri, experiment_name)
     raise typer.Exit(exit_code or _exit_code(results, report))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -31,24 +32,36 @@ def address() -> str | None:
     return os.environ.get(_URI) or str(Path(_DIRECTORY).absolute())
 
 
-def print_next(console: Console, report: Report, experiment_name: str) -> bool:
-    """Print what a person types next; return False if the table has no row to ask for."""
+def print_next(console: Console, report: Report, experiment_name: str, mlflow_server: str = "") -> bool:
+    """Print what a person types next; return False if the table has no row to ask for.
+
+    Args:
+        console: where to print.
+        report: the run's delivery report.
+        experiment_name: the run's name.
+        mlflow_server: the command that shows what MLflow has; empty if a server runs already.
+    """
     count = report.exporters.get(EXPORTER)
     if count is None or not count.delivered:
         return False
     program = installed_command("otel-rollout")
     path = _worth_a_look(experiment_name)
     commands = [*_FURTHER, *([(f"show {path}", "one trajectory, turn by turn")] if path else [])]
-    width = max(len(command) for command, _ in commands)
     console.print()
     console.print("Look at them:", style="bold")
-    has_room = len(program) + width + max(len(purpose) for _, purpose in commands) + 7 <= console.width
-    for command, purpose in commands:
-        if has_room:
-            print_plain(console, f"  {program} {command.ljust(width)}  # {purpose}")
-        else:  # the command stays whole: a person pastes it
-            print_plain(console, f"  # {purpose}\n  {program} {command}")
+    _print_commands(console, [(f"{program} {command}", purpose) for command, purpose in commands])
+    if mlflow_server and (into_mlflow := report.exporters.get("mlflow")) and into_mlflow.delivered:
+        _print_commands(console, [(mlflow_server, "the same in MLflow")])
     return True
+
+
+def _print_commands(console: Console, commands: Sequence[tuple[str, str]]) -> None:
+    width, purposes = (max(map(len, column)) for column in zip(*commands, strict=True))
+    for command, purpose in commands:
+        if width + purposes + 6 <= console.width:
+            print_plain(console, f"  {command.ljust(width)}  # {purpose}")
+        else:  # the command stays whole: a person pastes it
+            print_plain(console, f"  # {purpose}\n  {command}")
 
 
 def _worth_a_look(experiment_name: str) -> str | None:

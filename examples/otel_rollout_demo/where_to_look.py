@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sqlite3
 import urllib.request
 from contextlib import closing
@@ -37,10 +38,8 @@ def print_mlflow_pages(console: Console, uri: str, project_name: str, experiment
         database = sqlite_path(uri)
         address = "http://127.0.0.1:5000"
         experiment_id = _experiment_in(database, project_name) if database else None
-        # The address may contain a password.
-        shown = f"sqlite:///{from_here(database)}" if database else "<your database>"
-        mlflow = installed_command("mlflow")
-        print_plain(console, f"  {mlflow} server --backend-store-uri {shown} --port 5000")
+        shown = _shown(uri)
+        print_plain(console, f"  {server_command(uri)}")
     page = f"{address}/#/experiments" + (f"/{experiment_id}/traces" if experiment_id else "")
     print_plain(console, f"  {page}")
     tags = {_STEP: "1", _EXPERIMENT: experiment_name}
@@ -66,6 +65,19 @@ def print_weave_pages(console: Console, project_name: str, experiment_name: str)
     print_plain(console, f"  {address or 'in the project ' + project_name}")
     console.print("One step of this run, as filters of that page:", style="bold")
     print_plain(console, f"  attributes.{_STEP} = 1, attributes.{_EXPERIMENT} = {experiment_name}")
+
+
+def server_command(uri: str) -> str:
+    """Return the command that serves a database of MLflow's; empty for the address of a server."""
+    if is_server(uri):
+        return ""
+    return f"{installed_command('mlflow')} server --backend-store-uri {shlex.quote(_shown(uri))}"
+
+
+def _shown(uri: str) -> str:
+    """Return the URI of a database as it is printed: another one than SQLite's may contain a password."""
+    database = sqlite_path(uri)
+    return f"sqlite:///{from_here(database)}" if database else "<your database>"
 
 
 def is_server(uri: str) -> bool:

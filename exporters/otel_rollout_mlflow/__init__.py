@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from otel_rollout.exporting.base import needing
 
-with needing("mlflow"):
+with needing("mlflow", " (for a database: [mlflow-local])"):
     from otel_rollout_mlflow.exporter import MlflowSpanExporter
 
 __all__ = ["MlflowSpanExporter"]

@@ -105,7 +105,7 @@ def _way_out(name: str, node_dir: Path) -> str:
     """Return how to deliver the spans of an exporter, or what to do if no installed package has it."""
     if other_target(name):
         return f"No package here has it: install one, or remove {node_dir.parent} if other targets suffice"
-    return f"Deliver with: otel-rollout forward --spool {node_dir}"
+    return f"Deliver with: `otel-rollout forward --spool {node_dir}`"
 
 
 def waiting_spans(report: Report) -> list[str]:

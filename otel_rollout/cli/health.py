@@ -55,8 +55,8 @@ def health(
 ) -> None:
     """Check whether a run is to be trusted: rewards, replies, tools, siblings, contexts, weights, processes.
 
-    Each check is healthy, unhealthy, or unobserved: what was not recorded
-    cannot be healthy. The exit status is 1 if a check is unhealthy, else 0.
+    Each check is healthy, unhealthy, or unobserved: what was not recorded,
+    or is too little, cannot be healthy. The exit status is 1 if a check is unhealthy, else 0.
     """
     if html and json:
         raise typer.BadParameter("--html and --json exclude each other.")
@@ -98,7 +98,7 @@ def _show(health: Health, location: str, options: Mapping[str, str | None], is_a
     # On the terminal, a person looks at the last lines.
     for finding in sorted(health.findings, key=lambda each: -ORDER.index(each.status)):
         mark, style = _MARKS[finding.status]
-        if is_all or finding.status == "unhealthy":
+        if is_all or finding.is_told:
             print_sentence(console, Text(f"{mark}  {in_one_line(finding.name)}", style))
             console.print(Padding.indent(Text(in_one_line(finding.message)), 3))
             if finding.evidence:

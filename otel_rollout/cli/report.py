@@ -267,18 +267,22 @@ def _print_columns(console: Console, columns: Iterable[tuple[str, Sequence[str]]
 def _print_tools(console: Console, steps: Sequence[StepReport]) -> None:
     """Print a row per tool, with a line per class of its errors.
 
-    On a narrow terminal, the errors of early steps are left out first.
+    A narrow terminal has the steps since which tools fail, those before, and then the last ones.
     """
     console.print(Text("tools", style="bold"))
     found = report_text.tools(steps, _MAX_STEPS)
     tools, calls, errors, since, *by_step, types = [
         (head, list(map(in_one_line, cells))) for head, cells in found
     ]
+    headings = [heading for heading, _ in by_step]
+    risen = [headings.index(f"step {name}") for name in since[1] if f"step {name}" in headings]
+    around = [place for rise in risen for place in (rise, rise - 1) if place >= 0]
+    by_need = list(dict.fromkeys([*around, *reversed(range(len(by_step)))]))
     columns = [
         TableColumn(*tools),
         *(TableColumn(*column, 1, is_number=True) for column in (calls, errors, since)),
         *(
-            TableColumn(*column, _USUAL_RANK + len(by_step) - place, is_number=True)
+            TableColumn(*column, _USUAL_RANK + by_need.index(place), is_number=True)
             for place, column in enumerate(by_step)
         ),
         TableColumn(types[0], [cell.replace(", ", "\n") for cell in types[1]], 2),

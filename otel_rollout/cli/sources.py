@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shlex
+import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 from otel_rollout import settings_reader
+from otel_rollout.account.ledger_reader import read_ledger
 from otel_rollout.cli import dumps
 from otel_rollout.cli.dumps import DumpName
 from otel_rollout.look.errors import ViewerError
 from otel_rollout.look.sources.mlflow_source import MlflowSource
 from otel_rollout.look.sources.private_table import SpanSource, table_of
 from otel_rollout.look.sources.spool_source import SpoolSource
+from otel_rollout.spool import layout
 from otel_rollout.table.errors import TableError
 from otel_rollout.table.location import DEFAULT_URI, location_of
 from otel_rollout.table.store import Store
@@ -122,7 +126,23 @@ def spool_source(from_: str | None) -> SpoolSource:
             "OTEL_TRACES_EXPORTER=mlflow,delta writes a table here, and so does `otel-rollout demo`; "
             "--from names another one."
         )
-    return SpoolSource(configured.spool_dir, is_named=False)
+    try:
+        return SpoolSource(configured.spool_dir, is_named=False)
+    except ViewerError as error:
+        table = _newest_table(configured.spool_dir)
+        advice = f"The newest run was delivered to {table}" if table else str(error)
+        raise ViewerError(f"There is no rollout table at {default_address()}. {advice}") from error
+
+
+def _newest_table(spool: Path) -> str:
+    """Return which table has the newest run of a spool, and the option that names it; else ""."""
+    with suppress(OSError, sqlite3.Error):
+        for node_dir in layout.node_directories(spool)[-1:]:
+            said = read_ledger(node_dir).destinations.get("delta", "")
+            uri = said.removeprefix("the table at ")
+            if "://" in uri or _is_table(uri, unknown=False):
+                return f"{said}: --from {shlex.quote(uri)}"
+    return ""
 
 
 def _is_table(path: str, unknown: bool) -> bool:

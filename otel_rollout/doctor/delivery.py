@@ -188,12 +188,12 @@ class _Node:
         is_refused = self._ledger.is_refused(exporter)
         # Where this one was refused, another forwarder would be, too.
         if not has_forwarder and age > waits().missing_forwarder and not is_refused:
-            advice = f"Deliver with: otel-rollout forward --spool {self._node_dir}"
+            advice = f"Deliver with: `otel-rollout forward --spool {self._node_dir}`."
             yield DoctorCheck("forwarder").fail(f"no forwarder runs: {what}", advice)
         if age > limits.max_age or pending > limits.max_bytes:
             yield DoctorCheck("backlog").fail(f"{what}{why}")
         if failure and is_refused:
-            advice = f"Correct this, and deliver with: otel-rollout forward --spool {self._node_dir}"
+            advice = f"Correct this, and deliver with: `otel-rollout forward --spool {self._node_dir}`."
             yield DoctorCheck("refused").fail(
                 f"{exporter} takes nothing from {self._node_dir}: {failure.message}", advice
             )

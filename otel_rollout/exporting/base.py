@@ -248,11 +248,12 @@ def rejecting(problem: str = "A span cannot be encoded") -> Iterator[None]:
 
 
 @contextmanager
-def needing(extra: str) -> Iterator[None]:
+def needing(extra: str, hint: str = "") -> Iterator[None]:
     """Name the extra to install if an import in the block fails.
 
     Args:
         extra: extra of ``otel-rollout``; its name is the exporter's.
+        hint: names another extra for some targets.
 
     Raises:
         ModuleNotFoundError: with the command that installs the missing package.
@@ -263,6 +264,6 @@ def needing(extra: str) -> Iterator[None]:
         if (error.name or "").startswith("otel_rollout"):
             raise
         raise ModuleNotFoundError(
-            f"No module named {error.name!r}: pip install 'otel-rollout[{extra}]'",
+            f"No module named {error.name!r}: pip install 'otel-rollout[{extra}]'{hint}",
             name=error.name,
         ) from error

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from opentelemetry import context as otel_context
 
 import otel_rollout
-from otel_rollout import rollout_trace_attr, score
+from otel_rollout import rollout_trace_attr, rollout_trace_op, score
 from otel_rollout.otlp import evaluations
 from otel_rollout.record.propagation.carrier import extract, inject
 from tests.spool_reader import read_directory
@@ -99,6 +99,39 @@ def test_score_in_another_process_is_recorded_below_its_current_span(recorded):
     root, evaluation = recorded()
     assert evaluation.span.parent_span_id == root.span.span_id
     assert evaluation.attributes["rollout.step"] == 1
+
+
+def test_score_outside_any_trajectory_says_once_what_to_do(recorded, caplog):
+    """A score after the block is the usual mistake."""
+    with rollout_trace_attr():
+        pass
+    score("reward", 1.0)
+    score("other", 1.0)
+    assert caplog.messages == [
+        "otel-rollout: score('reward', …) is ignored outside any trajectory; call it inside the `with` block "
+        "of the trajectory, or pass trajectory=."
+    ]
+
+
+def test_score_in_a_trajectory_that_is_not_recorded_warns_of_nothing(recorded, caplog, monkeypatch):
+    """It is sampled out here or in the calling process, or tracing is off; or it is in an operation."""
+    monkeypatch.setenv("OTEL_ROLLOUT_SAMPLE_RATE", "0")
+    otel_rollout.configure("spool")
+    with rollout_trace_attr(step=1):
+        score("reward", 1.0)
+        carrier = inject()
+    token = otel_context.attach(extract(carrier))
+    score("reward", 1.0)
+    with rollout_trace_attr(step=1):
+        score("reward", 1.0)
+    otel_context.detach(token)
+    with rollout_trace_attr(trace=False):
+        score("reward", 1.0)
+    rollout_trace_op(score)("reward", 1.0)
+    otel_rollout.shutdown()
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
+    score("reward", 1.0)
+    assert "outside any trajectory" not in caplog.text
 
 
 class Uncertain:

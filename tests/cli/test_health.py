@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 from otel_rollout.cli import app
 from otel_rollout.look.analysis.health.checks import BUILT_IN
 from tests.analysis.generated_run import Shape, written
+from tests.analysis.health.test_systems import RISING, rising
 from tests.table.tables import root, row, score
 from tests.table.tables import written as small
 
@@ -91,6 +92,17 @@ def test_what_could_be_observed_is_named_with_the_way(tmp_path: Path) -> None:
     assert int(unobserved) == int(others) + sum(
         f" {check.name}" in re.sub(r"\W", " ", named) for check in BUILT_IN
     )
+
+
+def test_rise_too_small_for_a_verdict_is_shown_with_its_trajectories(tmp_path: Path) -> None:
+    """It is no failure, and `--step` before the rise finds the tool healthy."""
+    small(tmp_path, rising(RISING))
+    chosen = ("--from", tmp_path, "--only", "tool_error_burst")
+    lines = run(*chosen).output.splitlines()
+    assert lines[0].startswith("?  tool_error_burst")
+    assert "search` failed in 19 of the 35" in lines[1]
+    assert any("otel-rollout show 4/" in line for line in lines)
+    assert "1 healthy" in run(*chosen, "--step", "1-3").output
 
 
 def test_only_and_skip_choose_checks_and_step_their_range(broken: Path) -> None:

@@ -91,7 +91,7 @@ def test_refused_spans_ask_for_a_person_and_not_for_a_forwarder(
     assert checks_of(probe("--only", "forwarder")) == ["healthy"]
     output = probe(code=1)
     assert checks_of(output) == ["refused"]
-    assert output.endswith(f"deliver with: otel-rollout forward --spool {node_dir}\n")
+    assert output.endswith(f"deliver with: `otel-rollout forward --spool {node_dir}`.\n")
     fault.unlink()
     run("forward")
     assert checks_of(probe()) == ["healthy"]

@@ -68,6 +68,17 @@ def test_table_of_tools_fits_the_terminal(tmp_path: Path, width: int) -> None:
         assert "ClientConnectorError 11 " in tools
 
 
+def test_narrow_table_of_tools_has_the_steps_around_the_first_bad_one(tmp_path: Path) -> None:
+    """The last step alone would not show the change; the last steps take the room that is left."""
+    written(tmp_path / "table", failing_tool(steps=20, first_bad=9))
+    tools = {}
+    for width in (70, 80, 100):
+        ran = CliRunner().invoke(app, ["report", "--from", tmp_path / "table"], env={"COLUMNS": str(width)})
+        heading = ran.output.partition("\ntools\n")[2].partition("──")[0]
+        tools[width] = [int(step) for step in re.findall(r"\b\d+\b", heading)]
+    assert tools == {70: [8, 9], 80: [8, 9, 20], 100: [8, 9, 17, 18, 19, 20]}
+
+
 def test_title_of_a_table_stands_apart_from_the_note_before_it(tmp_path: Path) -> None:
     """A note that names columns without room belongs to the table above it, and a blank line ends it."""
     written(tmp_path / "table", failing_tool(first_bad=1))

@@ -9,8 +9,10 @@ import json
 import os
 import pty
 import re
+import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +35,7 @@ from otel_rollout.look import fitted_table
 from otel_rollout.look.conversation.formatting import duration
 from otel_rollout.look.fitted_table import TableColumn, fitted
 from otel_rollout.otlp.scan import StepKey
+from otel_rollout.spool import files
 from tests.cli.command import COMMAND, ON_A_TERMINAL
 from tests.table.generated_table import Shape
 from tests.table.tables import generated, root, row, score, written
@@ -571,6 +574,26 @@ def test_directory_without_a_table_says_what_makes_one(
     assert said.startswith(f"There is no rollout table at ./rollouts, and no spool at {tmp_path}/none. ")
     assert "OTEL_TRACES_EXPORTER=mlflow,delta" in said
     assert said.count("\n") == 1
+
+
+def test_directory_without_a_table_names_the_table_of_the_newest_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The spool that is tried next has no spans, but knows where they are."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("OTEL_ROLLOUT_DELTA_URI", raising=False)
+    table = tmp_path / "else where"
+    delta = json.dumps({"delta": {"uri": str(table)}})
+    program = [sys.executable, "-m", "tests.launch.programs.record_then", delta]
+    monkeypatch.setenv("OTEL_ROLLOUT_KEEP", "false")
+    subprocess.run(program, check=True)
+    wait_for(lambda: not files.segments_below(tmp_path / "spool"), what="removal of the segments")
+    no_table = "There is no rollout table at ./rollouts. "
+    for command in ("steps", "report", "show", "list", "view"):
+        said = run(command, code=2).stderr
+        assert said == f"{no_table}The newest run was delivered to the table at {table}: --from '{table}'\n"
+    shutil.rmtree(table)
+    assert run("list", code=2).stderr.startswith(f"{no_table}{tmp_path / 'spool'} holds no dump of rollouts")
 
 
 def test_hostile_text_stays_text(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def test_database_is_shown_with_the_servers_command(tmp_path: Path) -> None:
         connection.execute("CREATE TABLE experiments (experiment_id INTEGER, name TEXT)")
         connection.execute("INSERT INTO experiments VALUES (7, ?)", (cli.PROJECT_NAME,))
     text = shown(f"sqlite:///{path}")
-    assert f"mlflow server --backend-store-uri sqlite:///{path} --port 5000\n" in text
+    assert f"mlflow server --backend-store-uri sqlite:///{path}\n" in text
     assert "  http://127.0.0.1:5000/#/experiments/7/traces\n" in text
 
 
@@ -199,16 +199,21 @@ def test_commands_at_the_end_can_be_pasted(
     """They have the path from here, and a line of their own where the purpose beside them has no room."""
     beside = tmp_path / "here" / ".venv" / "bin"
     beside.mkdir(parents=True)
-    (beside / "otel-rollout").touch()
+    for name in ("otel-rollout", "mlflow"):
+        (beside / name).touch()
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setattr(sys, "executable", str(beside / "python"))
     monkeypatch.setattr(rollout_table, "_worth_a_look", lambda experiment: "1/29/1")
     console = Console(width=width)
-    delivered = dataclasses.replace(Report.empty(), exporters={"delta": ExporterCount(delivered=1)})
+    counts = {"delta": ExporterCount(delivered=1), "mlflow": ExporterCount(delivered=1)}
+    delivered = dataclasses.replace(Report.empty(), exporters=counts)
+    server = where_to_look.server_command(f"sqlite:///{tmp_path}/here/m.db")
     with console.capture() as capture:
-        assert rollout_table.print_next(console, delivered, "run-1")
+        assert rollout_table.print_next(console, delivered, "run-1", server)
     lines = capture.get().splitlines()
-    assert [line.partition("#")[0].rstrip() for line in lines if ".venv" in line] == [
-        f"  .venv/bin/otel-rollout {command}" for command in ("view", "report", "show 1/29/1")
+    assert [line.partition("#")[0].rstrip() for line in lines if "venv" in line] == [
+        *(f"  .venv/bin/otel-rollout {command}" for command in ("view", "report", "show 1/29/1")),
+        "  .venv/bin/mlflow server --backend-store-uri sqlite:///m.db",
     ]
-    assert max(map(len, lines)) <= width
+    assert not where_to_look.server_command("http://127.0.0.1:5000")
+    assert max(len(line) for line in lines if "mlflow" not in line) <= width

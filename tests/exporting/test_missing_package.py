@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from importlib.metadata import EntryPoint
 
 import pytest
@@ -28,3 +30,10 @@ def test_a_missing_package_is_named_once_with_the_extra(monkeypatch: pytest.Monk
         "exporter 'otlp' needs a package that is missing: No module named 'google': "
         "pip install 'otel-rollout[otlp]'."
     )
+
+
+def test_missing_package_of_mlflow_names_the_extra_for_a_database_too() -> None:
+    """The import fails before the target is known."""
+    program = "import sys; sys.modules['requests'] = None; import otel_rollout_mlflow"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert ended.stderr.endswith("'otel-rollout[mlflow]' (for a database: [mlflow-local])\n")

@@ -180,7 +180,7 @@ def test_wait_on_a_terminal_shows_progress_and_ends_by_ctrl_c(away, tmp_path):
     last = terminal.screen.strip().splitlines()[-1]
     assert "0 of 2 spans delivered to the file" in last
     assert "All 2 are kept on disk, and delivery is tried again in the background" in last
-    assert f"otel-rollout status --watch --spool {node_directory(tmp_path)}" in last
+    assert last.endswith(f"`otel-rollout status --watch --spool {node_directory(tmp_path)}`.")
 
 
 def test_delivery_within_a_second_shows_no_progress(target, tmp_path):
@@ -259,7 +259,8 @@ def test_refusing_target_is_named_with_what_to_correct(target):
     ended = run(program({"test-faulty": {"path": str(target)}}))
     line = ended.stderr.splitlines()[-1]
     assert "All 2 are kept on disk until this is corrected: as the test wishes." in line
-    assert re.search(r"Then deliver with: otel-rollout forward --spool \S+$", line)
+    options = "Options given in code are not stored: set variables for path."
+    assert re.search(rf"Then deliver with: `otel-rollout forward --spool \S+`\. {options}$", line)
 
 
 def test_program_ended_by_sigterm_or_sigkill_has_its_spans_delivered(target, tmp_path):
@@ -304,6 +305,13 @@ def test_line_counts_every_span(tmp_path):
         assert words in said
 
 
+def test_commands_end_before_the_sentence_of_the_next_exporter(tmp_path):
+    """A command can be pasted where another exporter's sentence follows."""
+    counts = {"a": ExporterCount(pending=3), "b": ExporterCount(delivered=3, destination="T")}
+    said = at_exit.text(report_of(ExporterCount(), 3, exporters=counts), tmp_path)
+    assert f" --spool {tmp_path}`. 3 spans delivered to T." in said
+
+
 @pytest.mark.parametrize("name", ["console", "e"])
 def test_spans_without_a_forwarder_are_reported_with_its_log(name, tmp_path):
     """Without a forwarder, the line names its log, and the exporter as the target."""
@@ -340,4 +348,4 @@ def test_line_on_a_terminal_breaks_between_words(
     said = capsys.readouterr().err
     assert said == f"otel-rollout: 5 spans delivered to the\ntable at\n{target.rpartition(' ')[2]}.\n"
     at_exit.say(report_of(ExporterCount(pending=5), 5), tmp_path)
-    assert f"otel-rollout forward --spool {tmp_path}\n" in capsys.readouterr().err
+    assert f"`otel-rollout forward --spool {tmp_path}`.\n" in capsys.readouterr().err

@@ -198,6 +198,7 @@ def test_demo_fills_mlflow_with_searchable_trajectories(
     ran = run_program([*command, *options], env=environment, cwd=tmp_path, timeout=120)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "lost: 0" in ran.stdout
+    assert ("mlflow server --backend-store-uri sqlite:///" in ran.stdout) == uri.startswith("sqlite")
     assert_table_has_every_span(tmp_path / "rollouts", ran.stdout)
     step_1 = traces_of(uri, "otel-rollout-demo", "tags.step = '1' AND tags.validate = 'False'")
     identities = Counter((trace.info.tags["sample_index"], trace.info.tags["rollout_n"]) for trace in step_1)

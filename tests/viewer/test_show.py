@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from otel_rollout.look.conversation.conversation import Conversation
+from otel_rollout.look.sources import table_source
 from otel_rollout.look.sources.mlflow_source import MlflowSource
 from otel_rollout.look.sources.private_table import asked_as_table
 from otel_rollout.look.sources.reference import parse
@@ -55,6 +56,17 @@ def test_list_has_a_row_for_each_trajectory(rollout: Rollout, source: str) -> No
     for some in ("1/", "1/7", "1/7/"):
         assert len(rows(run("show", some, "--from", rollout.location(source)))) == 3
     assert len(rows(run("show", "validation/1/", "--from", rollout.location(source)))) == 1
+
+
+@SOURCES
+def test_cut_list_names_what_shows_its_rest(
+    rollout: Rollout, source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command `list` reads no MLflow, so a table is made first."""
+    monkeypatch.setattr(table_source, "MAX_LISTED", 2)
+    listed = " ".join(run("show", "--from", rollout.location(source)).split())
+    first = "`otel-rollout import mlflow --to delta` makes a table, in which " if source == "mlflow" else ""
+    assert f"The first 2 of 6; {first}`otel-rollout list` filters and sorts." in listed
 
 
 @SOURCES

@@ -25,6 +25,7 @@ class Divergence:
             recorded, or if all token ids are equal.
         token_ids: the token's id in each conversation; None for a reply that ends before the token.
         word: index of the first word that differs in the texts of the turns.
+        in_arguments: whether the arguments differ, which are shown before the texts.
     """
 
     turn: int
@@ -32,6 +33,7 @@ class Divergence:
     token: int | None = None
     token_ids: tuple[int | None, ...] = ()
     word: int = 0
+    in_arguments: bool = False
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,9 @@ class Comparison:
     def changed(self, turn: Turn) -> tuple[str, str, str] | None:
         """Split a turn's text into the shared words, the word that differs and the rest; None at its end."""
         found = self.divergence
-        return at_word(turn.text, found.word) if found and found.word < len(turn.text) else None
+        if found is None or found.in_arguments or found.word >= len(turn.text):
+            return None
+        return at_word(turn.text, found.word)
 
 
 def compare(left: Conversation, right: Conversation) -> Comparison:
@@ -98,6 +102,8 @@ def divergence_of(index: int, turns: Sequence[Turn | None]) -> Divergence:
     characters, word = parting_of([turn.text for turn in present])
     ids = [turn.token_ids for turn in present]
     if not all(ids) or all(each == ids[0] for each in ids):
+        if any(turn.arguments != present[0].arguments for turn in present):
+            return Divergence(index, characters, in_arguments=True)
         return Divergence(index, characters, word=word)
     token = min(common_length(ids[0], each) for each in ids[1:])
     return Divergence(index, characters, token, tuple(_at(each, token) for each in ids), word)

@@ -61,7 +61,7 @@ def beginning(comparison: Comparison, turns: int, characters: int) -> Comparison
 
 def line_of(turn: Turn) -> str:
     """Return what a turn says and does as one text: arguments, text, tool calls, error."""
-    given = f"({formatting.arguments(turn.arguments)})" if turn.shows_arguments else ""
+    given = formatting.shown_arguments(turn)
     calls = [f"→ {formatting.call(call)}" for call in turn.calls_outside_text]
     parts = [given, turn.text, *calls, formatting.error(turn)]
     if turn.role == TOOL and given and turn.text:

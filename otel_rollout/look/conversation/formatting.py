@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from otel_rollout.base.printable import in_one_line
 from otel_rollout.exporting.batching import grouped
-from otel_rollout.look.conversation.comparison import Comparison
+from otel_rollout.look.conversation.comparison import Comparison, at_word, parting_of
 from otel_rollout.look.conversation.conversation import Conversation
 from otel_rollout.look.conversation.summary import Score, Summary, Tokens, start_time
-from otel_rollout.look.conversation.turn import FAILURE, MODEL, TOOL, EngineTime, Turn
+from otel_rollout.look.conversation.turn import FAILURE, MODEL, EngineTime, Turn
 from otel_rollout.otlp.engine_phases import DECODE, PREFILL, QUEUE
 from otel_rollout.otlp.messages import Call, as_text, ids_in
 
@@ -256,6 +256,12 @@ def divergence(comparison: Comparison) -> str:
     if (left.role, left.name) != (right.role, right.name):
         return f"They part at turn {number}: here the {role(left)}, there the {role(right)}."
     turn = f"turn {number} ({role(left)})"
+    if found.in_arguments:
+        given = [changed_arguments(comparison, one) for one in (left, right)]
+        words = [_quoted_word(parts[1]) for parts in given if parts and parts[1]]
+        same = "the same words, " if left.text == right.text else ""
+        quoted = f" ({' and '.join(words)})" if words else ""
+        return f"They part at {turn}: {same}other arguments{quoted}."
     words = [_quoted_word(parts[1]) if (parts := comparison.changed(one)) else _END for one in (left, right)]
     quoted = f" ({' and '.join(words)})" if words != [_END, _END] else ""
     if found.token is not None:
@@ -266,13 +272,24 @@ def divergence(comparison: Comparison) -> str:
     return f"They part at {turn}: the same words, other {_what_differs(left, right)}."
 
 
+def changed_arguments(comparison: Comparison, turn: Turn) -> tuple[str, str, str] | None:
+    """Split a turn's arguments like :meth:`Comparison.changed` its text; None if they do not differ."""
+    if comparison.divergence is None or not comparison.divergence.in_arguments:
+        return None
+    texts = [shown_arguments(each) for each in comparison.rows[0] if each is not None]
+    return at_word(shown_arguments(turn), parting_of(texts)[1])
+
+
+def shown_arguments(turn: Turn) -> str:
+    """Return a turn's arguments in parentheses; empty where none are shown."""
+    return f"({arguments(turn.arguments)})" if turn.shows_arguments else ""
+
+
 def _quoted_word(word: str) -> str:
     return f"“{word[:_MAX_WORD]}{'…' if len(word) > _MAX_WORD else ''}”"
 
 
 def _what_differs(one: Turn, other: Turn) -> str:
-    if one.arguments != other.arguments or one.role == TOOL:
-        return "arguments"
     return "calls" if one.role == MODEL and one.calls != other.calls else "errors"
 
 

@@ -118,22 +118,19 @@ def _role(turn: Turn, number: int) -> Table:
     return _grid([(f"{number:>2}", Text.assemble(role, failed))], {"style": "dim"}, _HALF, is_wide=True)
 
 
-def _body(turn: Turn, parts: tuple[str, str, str] | None = None) -> Iterator[Text]:
-    """Yield the content of a turn.
-
-    Args:
-        turn: the turn.
-        parts: its text in three parts, of which the middle one is highlighted.
-    """
+def _body(turn: Turn, diverging: Comparison | None = None) -> Iterator[Text]:
+    """Yield the content of a turn; with ``diverging``, highlight the word that differs."""
     if turn.note:
         yield text_of(f"({turn.note})", "dim italic")
     for mark in turn.marks:
         yield text_of(f"! {in_one_line(mark)}", "bold yellow")
     if turn.shows_arguments:
-        yield text_of(f"({formatting.arguments(turn.arguments)})", "yellow" if turn.role == TOOL else "dim")
+        parts = formatting.changed_arguments(diverging, turn) if diverging else None
+        yield _marked(
+            parts or (formatting.shown_arguments(turn), "", ""), "yellow" if turn.role == TOOL else "dim"
+        )
     if turn.text:
-        before, changed, after = parts or (turn.text, "", "")
-        yield Text.assemble(text_of(before), text_of(changed, CHANGED), text_of(after))
+        yield _marked((diverging.changed(turn) if diverging else None) or (turn.text, "", ""))
     for call in turn.calls_outside_text:
         yield text_of(f"→ {formatting.call(call)}", "yellow")
     if formatting.error(turn):
@@ -204,11 +201,15 @@ def _cell(turn: Turn | None, number: int, diverging: Comparison | None) -> Rende
     """Return the cell of a turn; with ``diverging``, highlight the word that differs."""
     if turn is None:
         return Text("–", "dim")
-    parts = diverging.changed(turn) if diverging else None
     details = text_of(formatting.details(turn), "dim")
     return Group(
-        _role(turn, number), Padding(Group(*([details] if details else []), *_body(turn, parts)), _INDENT)
+        _role(turn, number), Padding(Group(*([details] if details else []), *_body(turn, diverging)), _INDENT)
     )
+
+
+def _marked(parts: tuple[str, str, str], style: str = "") -> Text:
+    before, changed, after = parts
+    return Text.assemble(text_of(before, style), text_of(changed, CHANGED), text_of(after, style))
 
 
 def text_of(text: str, style: str = "") -> Text:

@@ -17,6 +17,7 @@ from otel_rollout.exporting.entry_points import READERS, offered
 from otel_rollout.look.conversation.summary import Summary, parts_of, path_of
 from otel_rollout.look.errors import ViewerError
 from otel_rollout.look.sources.reference import Reference
+from otel_rollout.look.sources.table_source import LISTER
 from otel_rollout.otlp.json_line import spans_of
 from otel_rollout.otlp.span import Span
 from otel_rollout.table.rows import integer_in
@@ -40,6 +41,8 @@ class MlflowSource:
     Raises:
         ViewerError: MLflow cannot be read.
     """
+
+    lister = f"`otel-rollout import mlflow --to delta` makes a table, in which {LISTER}"
 
     def __init__(self, tracking_uri: str | None, project: str | None) -> None:
         with _as_viewer_errors():

@@ -42,9 +42,11 @@ class SpanSource(Protocol):
 
     Attributes:
         location: the directory, file or server, for messages.
+        lister: what shows the rest of a list that is cut.
     """
 
     location: str
+    lister: str
 
     def matching(self, reference: Reference | None) -> Iterator[tuple[Iterable[Span], int | None]]:
         """Yield for each run, the newest first, the spans to answer a question about the reference.
@@ -104,7 +106,8 @@ class PrivateTableSource:
         for spans, number in self._spans.matching(reference):
             store = Store(location_of(str(self._directory / f"table-{next(self._numbers)}")))
             if fill(store, spans):
-                yield TableSource(Engine(store.open()), self.location), number
+                source = TableSource(Engine(store.open()), self.location, lister=self._spans.lister)
+                yield source, number
 
     def notes_on(self, reference: Reference | None, found: Sequence[Summary]) -> tuple[str, ...]:
         """Return remarks about trajectories that were found; none for a reference by trace id."""

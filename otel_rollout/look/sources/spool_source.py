@@ -18,6 +18,7 @@ from otel_rollout.base.bounded import BoundedDict
 from otel_rollout.look.conversation.summary import Summary, path_of
 from otel_rollout.look.errors import ViewerError, unreadable
 from otel_rollout.look.sources.reference import Reference
+from otel_rollout.look.sources.table_source import LISTER
 from otel_rollout.otlp.json_line import UnreadableLineError, parsed_line, spans_of_json
 from otel_rollout.otlp.scan import may_have_root, trace_ids_in
 from otel_rollout.otlp.score_batch import expanded
@@ -55,6 +56,8 @@ class SpoolSource:
     Raises:
         ViewerError: there is nothing to read.
     """
+
+    lister = LISTER
 
     def __init__(self, path: Path, is_named: bool = True) -> None:
         self.location = str(path)

@@ -23,6 +23,8 @@ _TRACE_DIGITS: Final = 32
 _RUN: Final = "run_id, project, experiment"
 _ROOT_COLUMNS: Final = f"trace_id, {_RUN}, path, name, start_time, duration_ns / 1e9 AS seconds"
 _STATE: Final = "CASE WHEN status = 'error' THEN 'error' ELSE 'ok' END AS state"
+LISTER: Final = "`otel-rollout list` filters and sorts"
+"""What shows the rest of a list that is cut."""
 
 
 class TableSource:
@@ -35,16 +37,20 @@ class TableSource:
         location: name of the table, for messages.
         run: SQL condition of the run to read; by default, the newest run with a match is read.
         place: name of what is read, for messages; by default the table's name.
+        lister: what shows the rest of a list that is cut.
 
     Attributes:
         notes: remarks about the last :meth:`find`, such as that a list is cut.
     """
 
-    def __init__(self, engine: Engine, location: str, run: str = "true", place: str = "") -> None:
+    def __init__(
+        self, engine: Engine, location: str, run: str = "true", place: str = "", lister: str = LISTER
+    ) -> None:
         self.engine = engine
         self.location = location
         self.run = run
         self.place = place or location
+        self.lister = lister
         self.notes: tuple[str, ...] = ()
 
     def find(self, reference: Reference | None) -> list[Summary]:
@@ -112,7 +118,7 @@ class TableSource:
         found = summaries_of(self.engine, conditions, None if reference else MAX_LISTED)
         found = [summary for summary in found if reference is None or reference.matches(summary)][:MAX_LISTED]
         if count and count > len(found):
-            self.notes = (f"The first {len(found)} of {count}; `otel-rollout list` filters and sorts.",)
+            self.notes = (f"The first {len(found)} of {count}; {self.lister}.",)
         return found
 
     def _nameless(self, conditions: list[str]) -> list[Summary]:

@@ -20,7 +20,7 @@ from otel_rollout.otlp import evaluations
 from otel_rollout.otlp.groups import Group
 from otel_rollout.record import runtime
 from otel_rollout.record.capture import encoding, span_io
-from otel_rollout.record.capture.context import trajectory_in
+from otel_rollout.record.capture.context import is_in_trajectory, trajectory_in
 from otel_rollout.record.capture.trajectory_attributes import PREVIEW_BYTES, recorded_identity
 from otel_rollout.record.recording.entered import present_context
 from otel_rollout.record.recording.identity import Identity, identity_in, with_identity
@@ -50,9 +50,10 @@ def score(
 ) -> None:
     """Score a trajectory: a reward, an advantage, a verdict, a label.
 
-    By default the current trajectory is scored; outside any trajectory, the score is ignored. With
-    ``trajectory`` or an identity, any trajectory is scored: running or ended, of any process and node, before
-    or after its delivery. An identity needs ``step`` and ``sample_index``, and must fit one trajectory.
+    By default the current trajectory is scored; outside any trajectory, the score is ignored, with a warning.
+    With ``trajectory`` or an identity, any trajectory is scored: running or ended, of any process and node,
+    before or after its delivery. An identity needs ``step`` and ``sample_index``, and must fit one
+    trajectory.
 
     Of several scores with one name, the newest counts, wherever it was given. Nothing is raised: a value that
     is no score causes a warning and is not recorded. ``Report.sampled_out`` counts scores whose trajectory is
@@ -135,6 +136,15 @@ def _score_current(active: runtime.Runtime, name: str, value: Score, comment: st
     elif inside is None and identity_in(context).attributes:
         scored = trace.get_current_span(context)
         _record(active, scored, context, name, value, comment, semconv.ORIGIN_PROCESS)
+    elif not is_in_trajectory(context):
+        above = trace.get_current_span(context).get_span_context()
+        if above.is_valid and not above.trace_flags.sampled:  # a caller's trajectory that is not recorded
+            return
+        warn_once(
+            f"score({name[:_SHOWN_CHARS]!r}, …) is ignored outside any trajectory; call it inside the `with` "
+            "block of the trajectory, or pass trajectory=",
+            once_for="score outside",
+        )
 
 
 def _score_inside(

@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -27,6 +27,7 @@ from otel_rollout.record.recording.state import state as recording
 from otel_rollout.record.runs.founding import node_directory
 from otel_rollout.record.runs.state import EndedRun
 from otel_rollout.record.runs.state import state as runs
+from otel_rollout.settings import ExporterOptions
 from otel_rollout.spool import layout
 
 
@@ -113,18 +114,18 @@ def _log_delivery(ended: EndedRun) -> None:
     # Without a report, the wait was interrupted. A report with undelivered spans may be out of date.
     if report is None or (report.undelivered and not runs.other_nodes):
         report = node_report.report(node_dir, ended.settings, at_once=report is None)
-    say(report, node_dir)
+    say(report, node_dir, ended.settings.exporters)
 
 
 # --- the line that a program logs at exit ------------------------------------------------------------------
 
 
-def say(report: Report, node_dir: Path) -> None:
+def say(report: Report, node_dir: Path, given: ExporterOptions | None = None) -> None:
     """Log the line for a report, or print the line to standard error where logging is not configured.
 
     ``logging.getLogger("otel_rollout").setLevel(logging.WARNING)`` silences a line without problems.
     """
-    message = text(report, node_dir)
+    message = text(report, node_dir, given)
     level = logging.WARNING if report.lost or report.undelivered else logging.INFO
     if not message or logger.level > level:
         return
@@ -141,16 +142,20 @@ def say(report: Report, node_dir: Path) -> None:
     write(f"{line}\n")
 
 
-def text(report: Report, node_dir: Path) -> str:
+def text(report: Report, node_dir: Path, given: ExporterOptions | None = None) -> str:
     """Return the line for a run's report; empty where there is nothing to say.
 
     Args:
         report: the run's delivery report.
         node_dir: this machine's directory of the run, for the commands that the line suggests.
+        given: the options that the code gave exporters; they are not stored.
     """
     if not report.recorded and not report.dropped:
         return _nothing_recorded(report)
-    sentences = [_delivery(name, count, report, node_dir) for name, count in report.exporters.items()]
+    sentences = [
+        _delivery(name, count, report, node_dir, (given or {}).get(name, ()))
+        for name, count in report.exporters.items()
+    ]
     if report.dropped:
         reasons = ", ".join(f"{number} ({reason})" for reason, number in report.dropped.items())
         sentences.append(f"Dropped: {_spans(sum(report.dropped.values()))}, by reason: {reasons}.")
@@ -168,7 +173,7 @@ def _nothing_recorded(report: Report) -> str:
     return f"nothing was recorded. Trajectories sampled out, by reason: {reasons}."
 
 
-def _delivery(name: str, count: ExporterCount, report: Report, node_dir: Path) -> str:
+def _delivery(name: str, count: ExporterCount, report: Report, node_dir: Path, given: Collection[str]) -> str:
     """Say what one exporter has delivered, and what happens to the rest."""
     prints = name == "console" and count.destination
     target = f"{name}, printed in {count.destination}" if prints else count.destination or name
@@ -181,36 +186,37 @@ def _delivery(name: str, count: ExporterCount, report: Report, node_dir: Path) -
     if count.rejected:
         parts.append(f"{_spans(count.rejected)} rejected there and kept in {node_dir}/rejected.{name}.jsonl.")
     if count.pending:
-        parts.append(_pending(name, count, report.recorded, node_dir))
+        parts.append(_pending(name, count, report.recorded, node_dir, given))
     elif count.problem:
         parts.append(count.problem)
     return " ".join(parts)
 
 
-def _pending(name: str, count: ExporterCount, recorded: int, node_dir: Path) -> str:
+def _pending(name: str, count: ExporterCount, recorded: int, node_dir: Path, given: Collection[str]) -> str:
     """Say why spans are pending, and what delivers them."""
     number = count.pending
     rest = f"The other {number}" if number < recorded else f"All {number}" if number > 1 else "It"
     are = f"{rest} {'are' if number > 1 else 'is'}"
     option = f"--spool {shlex.quote(str(node_dir))}"
-    watch = f"Watch it with: otel-rollout status --watch {option}"
+    watch = f"Watch it with: `otel-rollout status --watch {option}`."
     problem = (count.problem or "").rstrip(".")
     if count.is_refused:
-        forward = _forward(name, option)
+        forward = _forward(name, option, given)
         return f"{are} kept on disk until this is corrected: {problem}. Then deliver with: {forward}"
     if not launcher.forwarder_runs(node_dir):
         log = node_dir / layout.FORWARDER_LOG
         why = f" No process delivers; {log} may say why." if log.exists() else ""
-        return f"{are} kept on disk.{why} Deliver with: {_forward(name, option)}"
+        return f"{are} kept on disk.{why} Deliver with: {_forward(name, option, given)}"
     if problem:
         return f"{are} kept on disk, and delivery is tried again in the background: {problem}. {watch}"
     return f"{are} being delivered in the background. {watch}"
 
 
-def _forward(name: str, option: str) -> str:
+def _forward(name: str, option: str, given: Collection[str]) -> str:
     from otel_rollout.exporting.entry_points import other_target  # late: it reads what is installed
 
-    return f"otel-rollout forward {other_target(name)}{option}"
+    needed = f" Options given in code are not stored: set variables for {', '.join(given)}." if given else ""
+    return f"`otel-rollout forward {other_target(name)}{option}`.{needed}"
 
 
 def _spans(number: int) -> str:

@@ -6,11 +6,13 @@ from html.parser import HTMLParser
 
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from otel_rollout.base.printable import printable
 from otel_rollout.look.analysis.group.page import document_of, page_of_group
 from otel_rollout.look.analysis.group.siblings import Sibling, Siblings
 from otel_rollout.look.analysis.group.tree import tree_of
+from otel_rollout.look.conversation.terminal import continuations
 from otel_rollout.look.conversation.turn import Turn
 from otel_rollout.look.pages.rendering import Links
 from tests.analysis.group.groups import group, said, sibling
@@ -109,6 +111,26 @@ def test_page_shows_rewards_marks_and_the_words_that_differ() -> None:
     assert tree_text.endswith("1/7/3 no reward running (no more turns yet)")
     assert "<a " not in page
     assert "<nav" not in page
+
+
+def test_arguments_that_differ_are_what_sentence_columns_and_tree_mark() -> None:
+    """A tool's results differ, too, but come later."""
+
+    def calls(seed: int, found: str) -> list[Turn]:
+        arguments = {"q": "x y", "seed": seed}
+        return [*said("Let me see."), Turn("tool", found, name="search", arguments=arguments)]
+
+    tree = tree_of(group(sibling(0, calls(5043, "Andrei"), 1.0), sibling(1, calls(77, "a"), 0.0)))
+    page = page_of_group(tree)
+    text = " ".join(Page(page).text.split())
+    assert "They part at turn 2 (tool search): other arguments (“seed=5043)” and “seed=77)”)." in text
+    assert "2 branches from turn 2 (tool search), its arguments" in text
+    assert page.count("<mark>seed=5043)</mark>") == page.count("<mark>seed=77)</mark>") == 2
+    assert page.count("<mark>") == 4
+    console = Console(width=100, force_terminal=True)
+    with console.capture() as capture:
+        console.print(continuations(tree.contrast.comparison))
+    assert "\x1b[7mseed=77)\x1b[0m" in capture.get()
 
 
 def test_a_verdict_is_green_only_where_a_good_branch_is_found() -> None:

@@ -9,8 +9,12 @@ from typing import Any
 
 import pytest
 
-from tests.analysis.health.answers import answer, call, trace, trajectories
-from tests.table.tables import row
+from otel_rollout.look.analysis.report.changes import histories_of
+from otel_rollout.look.analysis.report.report import report_of
+from otel_rollout.look.analysis.run_choice import run_of
+from otel_rollout.table.query import Engine
+from tests.analysis.health.answers import answer, answer_of, call, trace, trajectories
+from tests.table.tables import row, written
 
 
 def tool(number: int, step: int, name: str = "search", **columns: Any) -> dict[str, Any]:
@@ -51,6 +55,40 @@ def test_tool_that_fails_at_a_steady_rate_is_healthy(tmp_path: Path) -> None:
     """Half of all programs that a model writes may be wrong."""
     found = answer(tmp_path, "tool_error_burst", failing(range(1, 9), {"error_type": "NameError"}))
     assert found.status == "healthy"
+
+
+RISING = {1: (13, 0), 2: (16, 3), 3: (18, 2), 4: (11, 7), 5: (14, 7), 6: (10, 5)}
+"""Step → calls of a tool, and how many of them fail."""
+
+
+def rising(steps: dict[int, tuple[int, int]]) -> Iterator[dict[str, Any]]:
+    """Yield trajectories that call a tool once, which fails in some with one of two errors."""
+    for step, (calls, errors) in steps.items():
+        yield from trajectories(calls, step)
+        for place, number in enumerate(sorted(range(calls), key=lambda number: number % 4)):  # of all groups
+            error = {"status": "error", "error_type": ("TimeoutError", "OSError")[number % 2]}
+            yield tool(number, step, **(error if place < errors else {}))
+
+
+def test_rise_too_small_for_a_verdict_is_told_since_the_step_of_report(tmp_path: Path) -> None:
+    """The check does not call a tool healthy whose errors rise from 11 % to 54 %."""
+    store = written(tmp_path / "table", rising(RISING))
+    found = answer_of(store, "tool_error_burst")
+    assert (found.status, found.steps) == ("unobserved", ())
+    assert found.evidence
+    assert found.message == (
+        "Tool `search` failed in 19 of the 35 trajectories with a call of it in steps 4–6 (54%). "
+        "Earlier, it was 11%. These are too few to be sure."
+    )
+    engine = Engine(store.open())
+    (search,) = histories_of(report_of(engine, run_of(engine)).training)
+    assert search.since == "4"
+
+
+def test_rise_that_chance_explains_is_healthy(tmp_path: Path) -> None:
+    """One error of ten calls after none is nothing to look at."""
+    steps = {step: (10, int(step == 6)) for step in range(1, 7)}
+    assert answer(tmp_path, "tool_error_burst", rising(steps)).status == "healthy"
 
 
 def test_run_without_tools_is_unobserved(tmp_path: Path) -> None:

@@ -244,3 +244,16 @@ def test_code_in_a_finding_is_code_on_the_run_page(tmp_path: Path) -> None:
     report = report_of(engine, run_of(engine))
     page = page_of_report(report, health=Health(report.run, 1, (finding,)))
     assert "The tool <code>a&lt;b&gt;</code> fails &amp; more. <code>otel-rollout health</code></p>" in page
+
+
+def test_run_page_tells_a_rise_that_is_too_small_for_a_verdict(tmp_path: Path) -> None:
+    """It does not say that nothing is wrong beside it."""
+    engine = engine_of(tmp_path, *trajectory(2, step=1))
+    report = report_of(engine, run_of(engine))
+    nothing = Finding("unobserved", "No reward.")
+    rise = Finding("unobserved", "It failed more often.", evidence=("1/2/0",))
+    assert "It failed more often. <code>" in page_of_report(
+        report, health=Health(report.run, 1, (nothing, rise))
+    )
+    page = page_of_report(report, health=Health(report.run, 1, (nothing,)))
+    assert "No check finds anything wrong" in page

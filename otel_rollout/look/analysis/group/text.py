@@ -189,6 +189,8 @@ def parting(branch: Branch) -> str:
         texts = {turn.text for turn in first}
         if found.token is not None:
             where += f", token {found.token + 1} of it"
+        elif found.in_arguments:
+            where += ", its arguments"
         elif len(texts) > 1:
             where += f", character {found.characters + 1} of it"
     return f"{len(branch.parts)} branches from {where}"

@@ -12,7 +12,7 @@ Status: TypeAlias = Literal["healthy", "unhealthy", "unobserved"]
 HEALTHY: Final = "healthy"
 UNHEALTHY: Final = "unhealthy"
 UNOBSERVED: Final = "unobserved"
-"""What the check needs was not recorded: nobody knows whether the run is healthy."""
+"""What the check needs was not recorded, or is too little: nobody knows whether the run is healthy."""
 ORDER: Final = (UNHEALTHY, UNOBSERVED, HEALTHY)
 """Order in which a person reads the answers."""
 _KEYS: Final = ("name", "status", "steps", "evidence", "message")
@@ -38,6 +38,11 @@ class Finding:
     steps: tuple[int | None, ...] = ()
     evidence: tuple[str, ...] = ()
     name: str = ""
+
+    @property
+    def is_told(self) -> bool:
+        """Whether summaries tell it: it is unhealthy, or names trajectories though nobody knows."""
+        return self.status == UNHEALTHY or (self.status == UNOBSERVED and bool(self.evidence))
 
 
 @dataclass(frozen=True)

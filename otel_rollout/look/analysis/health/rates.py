@@ -23,6 +23,7 @@ from otel_rollout.look.analysis.health.findings import (
     Finding,
     unobserved,
 )
+from otel_rollout.look.analysis.rises import risen_at
 from otel_rollout.look.conversation.formatting import steps_in_words
 
 _BASELINE: Final = 20
@@ -37,6 +38,8 @@ _NEARLY_ALL: Final = 0.9
 """Share from which surprise is not tested: nine of ten are many in a small step too."""
 _CHANCE: Final = 0.005
 """Maximum probability that chance explains a rise of several steps together."""
+_UNSURE_CHANCE: Final = 0.01
+"""Maximum probability that chance explains a rise that is told without a verdict."""
 _MIN_BAD: Final = 3
 """Minimum number of trajectories with a fault for a finding."""
 
@@ -124,9 +127,7 @@ def of_steps(counts: Iterable[Count], steps: Container[int | None]) -> list[Coun
 
 def excess(counts: Iterable[Count], limits: RateLimits, steps: Container[int | None]) -> Excess:
     """Return which of ``steps`` have too high a share, by fixed limits or compared with earlier steps."""
-    ordered = sorted(
-        (count for count in counts if count.of), key=lambda count: (count.step is None, count.step)
-    )
+    ordered = _ordered(counts)
     found: dict[int, Count] = {}
     calm: dict[int, Count] = {}
     usual: float | None = None
@@ -148,6 +149,21 @@ def excess(counts: Iterable[Count], limits: RateLimits, steps: Container[int | N
     return Excess(of_steps((found[place] for place in sorted(found)), steps), usual)
 
 
+def unsure(counts: Iterable[Count], limits: RateLimits, steps: Container[int | None]) -> Excess:
+    """Return which of ``steps`` follow a rise that is too small for :func:`excess`, but is no chance."""
+    ordered = _ordered(counts)
+    place = risen_at([count.of for count in ordered], [count.bad for count in ordered]) or 0
+    before, after = ordered[:place], ordered[place:]
+    is_rise = sum(count.bad for count in after) >= _MIN_BAD and _reaches(share_of(after), before, limits)
+    if not before or not is_rise or _chance(after, before) > _UNSURE_CHANCE:
+        return Excess([], None)
+    return Excess(of_steps(after, steps), share_of(before))
+
+
+def _ordered(counts: Iterable[Count]) -> list[Count]:
+    return sorted((count for count in counts if count.of), key=lambda count: (count.step is None, count.step))
+
+
 def _latest(calm: dict[int, Count], without: Container[int] = ()) -> Sequence[Count]:
     """Return the latest counts to judge the next step by, except those at the places in ``without``."""
     counts = (count for place, count in reversed(calm.items()) if place not in without)
@@ -162,7 +178,7 @@ def _risen_together(
         places = range(last - number + 1, last + 1)
         pooled = [ordered[place] for place in places]
         before = _latest(calm, places)
-        if len(before) < MIN_BASELINE or not all(_reaches(each, before, limits) for each in pooled):
+        if len(before) < MIN_BASELINE or not all(_reaches(each.share, before, limits) for each in pooled):
             continue
         whole = Count(None, sum(each.bad for each in pooled), sum(each.of for each in pooled))
         if _is_rise(whole, before, limits) and _chance(pooled, before) <= _CHANCE:
@@ -199,15 +215,15 @@ def _is_high(pooled: Sequence[Count], limits: RateLimits) -> bool:
 
 
 def _is_rise(count: Count, before: Sequence[Count], limits: RateLimits) -> bool:
-    if count.bad < _MIN_BAD or not _reaches(count, before, limits):
+    if count.bad < _MIN_BAD or not _reaches(count.share, before, limits):
         return False
     smoothed = (sum(each.bad for each in before) + 1) / (sum(each.of for each in before) + 2)
     return count.of * surprise(count.share, smoothed) >= limits.surprise
 
 
-def _reaches(count: Count, before: Sequence[Count], limits: RateLimits) -> bool:
+def _reaches(share: float, before: Sequence[Count], limits: RateLimits) -> bool:
     """Return whether a share is large enough for a rise, even if by chance."""
-    return count.share >= max(limits.rise, limits.factor * share_of(before))
+    return share >= max(limits.rise, limits.factor * share_of(before))
 
 
 def surprise(share: float, expected: float) -> float:

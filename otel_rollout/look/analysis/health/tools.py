@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 from otel_rollout.exporting.batching import grouped
-from otel_rollout.look.analysis.health.findings import Finding, unobserved
+from otel_rollout.look.analysis.health.findings import UNOBSERVED, Finding, unobserved
 from otel_rollout.look.analysis.health.rates import (
     Count,
     Fault,
@@ -19,6 +20,7 @@ from otel_rollout.look.analysis.health.rates import (
     percent,
     share_of,
     steps_said,
+    unsure,
 )
 from otel_rollout.look.analysis.health.scope import GROUP, Scope
 from otel_rollout.look.analysis.health.texts import counts_of, mark
@@ -56,7 +58,7 @@ def error_burst(scope: Scope) -> Finding:
     found = {error: excess(counts, _BURST, scope.steps) for error, counts in series.items()}
     bursts = {error: each for error, each in found.items() if each.counts}
     if not bursts:
-        return Finding("healthy", _steady(chosen))
+        return _unsure_rise(scope) or Finding("healthy", _steady(chosen))
     worst = sorted(bursts, key=lambda error: -max(count.share for count in bursts[error].counts))
     counts = [count for error in worst for count in bursts[error].counts]
     message = " ".join(_burst(error, *bursts[error]) for error in worst[:_NAMED])
@@ -64,10 +66,23 @@ def error_burst(scope: Scope) -> Finding:
     return fault_in(counts, message + more)
 
 
+def _unsure_rise(scope: Scope) -> Finding | None:
+    """Return the finding for the largest rise of a tool's errors of all classes that is no burst yet."""
+    series = _series(scope, of_each_class=False)
+    found = {tool: unsure(counts, _BURST, scope.steps) for (tool, _), counts in series.items()}
+    rises = {tool: rise for tool, rise in found.items() if rise.counts}
+    if not rises:
+        return None
+    tool = max(rises, key=lambda tool: share_of(rises[tool].counts))
+    message = f"{_burst((tool, ''), *rises[tool])} These are too few to be sure."
+    return replace(fault_in(rises[tool].counts, message), status=UNOBSERVED, steps=())
+
+
 def _burst(error: tuple[str, str], counts: list[Count], usual: float | None) -> str:
     tool, name = error
+    failed = f"failed with {name}" if name else "failed"
     whole = f"trajectories with a call of it in {steps_said(counts)} ({percent(share_of(counts))})"
-    return f"Tool `{tool}` failed with {name} in {parts(counts, whole)}.{earlier(usual)}"
+    return f"Tool `{tool}` {failed} in {parts(counts, whole)}.{earlier(usual)}"
 
 
 def _steady(series: dict[tuple[str, str], list[Count]]) -> str:
@@ -81,12 +96,18 @@ def _steady(series: dict[tuple[str, str], list[Count]]) -> str:
     )
 
 
-def _series(scope: Scope) -> dict[tuple[str, str], list[Count]]:
-    """Return for each tool and error: a count per step of the trajectories that call the tool."""
+def _series(scope: Scope, of_each_class: bool = True) -> dict[tuple[str, str], list[Count]]:
+    """Return for each tool and error: a count per step of the trajectories that call the tool.
+
+    Args:
+        scope: the trajectories.
+        of_each_class: whether each class of errors is counted by itself; all are "" otherwise.
+    """
+    by = "tool_name, step, error" if of_each_class else "tool_name, step"
     called = scope.rows(_counted(scope, "tool_name, step", "is_own"))
     failed = {
-        (row["tool_name"], row["error"], row["step"]): row
-        for row in scope.rows(_counted(scope, "tool_name, step, error", "is_own AND error IS NOT NULL"))
+        (row["tool_name"], row.get("error", ""), row["step"]): row
+        for row in scope.rows(_counted(scope, by, "is_own AND error IS NOT NULL"))
     }
     errors = grouped(dict.fromkeys((tool, error) for tool, error, _ in failed), lambda each: each[0])
     return {

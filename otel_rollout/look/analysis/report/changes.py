@@ -20,17 +20,16 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Any, Final
 
 from otel_rollout.look.analysis.evidence import Search, examples_of
 from otel_rollout.look.analysis.report.measures import Measure, Unit, Value, measures_of
 from otel_rollout.look.analysis.report.report import StepReport, Tool
+from otel_rollout.look.analysis.rises import SURPRISING, risen_at
 from otel_rollout.look.analysis.run_choice import Run, reference_of, runs_in
 from otel_rollout.table.query import Engine
 
-SURPRISING: Final = 3.0
-"""Surprise from which on a change is listed: about one of 400 by chance."""
 _OF_NORMAL: Final = (0.954, 1.627)
 """Median and upper quartile of the absolute difference of two normal draws, in standard deviations."""
 _RELATIVE: Final = 0.01
@@ -285,7 +284,7 @@ class ToolHistory:
         known: number of those that tell whether they failed.
         errors: number of failed calls; null if no call tells whether it failed.
         error_types: failed calls by the class of their error, the most frequent first.
-        since: name of the step from which on calls fail more often than before, else of the first error.
+        since: name of the step from which on calls fail more often, else of the first error.
         steps: the tool's calls in each step; null where it was not called.
     """
 
@@ -313,27 +312,9 @@ def _history(name: str | None, tools: Sequence[Tool | None], steps: Sequence[Ste
     calls = sum(tool.calls for tool in tools if tool)
     known = [tool.known if tool else 0 for tool in tools]
     errors = [(tool.errors or 0) if tool else 0 for tool in tools]
-    place = _risen_at(known, errors)
+    place = risen_at(known, errors)
     if place is None:
         place = next((place for place, number in enumerate(errors) if number), None)
     since = None if place is None else steps[place].name
     failed = sum(errors) if any(known) else None
     return ToolHistory(name, calls, sum(known), failed, dict(types.most_common()), since, tuple(tools))
-
-
-def _risen_at(calls: Sequence[int], errors: Sequence[int]) -> int | None:
-    """Return the place of the step from which on errors are more frequent; None if chance explains them."""
-    whole, bad = sum(calls), sum(errors)
-    if not 0 < bad < whole:
-        return None
-    spread = math.sqrt(bad / whole * (1 - bad / whole))
-    best, found = SURPRISING, None
-    for place, (before, failed) in enumerate(
-        zip(accumulate(calls), accumulate(errors), strict=True), start=1
-    ):
-        after = whole - before
-        if before and after:
-            rise = (bad - failed) / after - failed / before
-            surprise = rise / (spread * math.sqrt(1 / before + 1 / after))
-            best, found = (surprise, place) if surprise > best else (best, found)
-    return found
