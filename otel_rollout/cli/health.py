@@ -56,7 +56,7 @@ def health(
     """Check whether a run is to be trusted: rewards, replies, tools, siblings, contexts, weights, processes.
 
     Each check is healthy, unhealthy, or unobserved: what was not recorded,
-    or is too little, cannot be healthy. The exit status is 1 if a check is unhealthy, else 0.
+    or is too little, is not healthy. The exit status is 1 if one is unhealthy.
     """
     if html and json:
         raise typer.BadParameter("--html and --json exclude each other.")
