@@ -128,7 +128,7 @@ def test_comparison_names_cause_and_trajectories(table: Path, tmp_path: Path) ->
     """Ranges of steps are compared in the terminal, as JSON and as a page."""
     arguments = ("--from", table, "--compare", "1-5..6-8")
     printed = run(*arguments).output
-    assert "steps 1-5 → steps 6-8" in printed
+    assert "steps 1–5 → steps 6–8" in printed
     assert "tool browser: errors 0 % → 50 %" in printed
     assert "    all TimeoutError\n" in printed
     assert f"otel-rollout show 6/1024/0 --from {table}   # also 6/1025/0, " in printed
@@ -155,7 +155,7 @@ def test_comparison_names_cause_and_trajectories(table: Path, tmp_path: Path) ->
 def test_two_runs_are_compared(table: Path) -> None:
     """--compare RUN says what changed from that run to the newest."""
     printed = run("--from", table, "--compare", "run-1").output
-    assert "run-1, steps 1-8 → first · run-2, steps 1-8" in printed
+    assert "run-1, steps 1–8 → first · run-2, steps 1–8" in printed
     assert "tool browser: errors 0 % → 19 %" in printed
 
 

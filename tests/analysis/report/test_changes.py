@@ -14,6 +14,7 @@ from otel_rollout.look.analysis.report.page import page_of_changes
 from otel_rollout.look.analysis.report.report import report_of
 from otel_rollout.look.analysis.run_choice import run_of
 from tests.analysis.report.runs_for_reports import engine_of, failing_tool, trajectory
+from tests.table.tables import root
 
 
 def compared(tmp_path: Path, before: slice, after: slice, first_bad: int = 6) -> RunComparison:
@@ -109,7 +110,7 @@ def test_two_runs_are_compared_by_their_common_steps(tmp_path: Path) -> None:
     newest, older = run_of(engine), run_of(engine, "run-1")
     steps = {run: report_of(engine, run).training for run in (newest, older)}
     before, after = sides_of_runs((older, steps[older]), (newest, steps[newest]))
-    assert (newest.run_id, before.name, after.name) == ("run-2", "steps 1-3", "steps 1-3")
+    assert (newest.run_id, before.name, after.name) == ("run-2", "steps 1–3", "steps 1–3")
     forth = compare(engine, before, after, list(steps.values()))
     back = compare(engine, after, before, list(steps.values()))
     for found in (forth, back):
@@ -118,6 +119,24 @@ def test_two_runs_are_compared_by_their_common_steps(tmp_path: Path) -> None:
     reward = next(change for change in back.changes if change.name == "reward_mean")
     assert [name.count("/") for name in reward.examples] == [2, 2, 2]
     assert (reward.run, tool.run) == ("run-1", None)
+
+
+def test_steps_are_named_as_they_are_compared_and_count_by_their_trajectories(tmp_path: Path) -> None:
+    """Step 2 lies between, and is not compared; a p95 is weighted by what it is of, as every figure."""
+    seconds = {1: (1.0,), 2: (9.0,), 3: (3.0,) * 3}
+    rows = [
+        root(f"{step}{n}", step=step, rollout_n=n, duration_ns=int(each * 1e9))
+        for step, some in seconds.items()
+        for n, each in enumerate(some)
+    ]
+    engine = engine_of(tmp_path, *rows)
+    run = run_of(engine)
+    first, other, last = report_of(engine, run).training
+    before, after = Side(run, (first, last)), Side(run, (other,))
+    assert (before.name, after.name) == ("steps 1, 3", "step 2")
+    found = compare(engine, before, after, [])
+    p95 = next(each for each in (*found.changes, *found.others) if each.name == "seconds_p95")
+    assert p95.before == pytest.approx((1 * 1 + 3 * 3) / 4)
 
 
 def test_page_shows_the_changes(tmp_path: Path) -> None:

@@ -127,6 +127,13 @@ def test_end_in_which_few_of_one_process_ran_is_told(tmp_path):
     assert timeline_text.straggling(found) == sentence
 
 
+def test_pause_before_a_late_trajectory_is_no_time_in_which_it_ran(tmp_path):
+    """The end begins with the trajectory, not with the end of the others."""
+    quick = [row for number in range(4) for row in trajectory(number, 0, 10)]
+    told = timeline_text.straggling(timed(tmp_path, *quick, *trajectory(4, 100, 150)))
+    assert told.startswith("For the last 50.00 s of 2 min 30 s, only 1 of 5 trajectories ran.")
+
+
 def test_slow_worker_is_named(tmp_path):
     """A process whose model calls take twice as long is slower than its peers; one of few calls is not."""
     rows = []
@@ -174,7 +181,7 @@ def test_running_trajectory_lasts_until_the_newest_span(tmp_path):
     found = timed(tmp_path, *trajectory(0, 0, 10, call("LLM", 0, 10)), *running)
     assert lanes(found) == [("12/0/0", "ok", 10.0), ("12/0/1", "running", 8.0)]
     assert phases(found) == {"generate": 12.0, "unrecorded": 6.0}
-    assert next(timeline_text.notes(found)).startswith("1 of 2 trajectories still run, or lost their root")
+    assert next(timeline_text.notes(found)).startswith("1 of 2 trajectories still runs, or lost its root")
 
 
 def test_running_stragglers_are_said_to_run(tmp_path):

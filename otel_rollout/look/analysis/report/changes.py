@@ -28,6 +28,7 @@ from otel_rollout.look.analysis.report.measures import Measure, Unit, Value, mea
 from otel_rollout.look.analysis.report.report import StepReport, Tool
 from otel_rollout.look.analysis.rises import SURPRISING, risen_at
 from otel_rollout.look.analysis.run_choice import Run, reference_of, runs_in
+from otel_rollout.look.conversation.formatting import steps_in_words
 from otel_rollout.table.query import Engine
 
 _OF_NORMAL: Final = (0.954, 1.627)
@@ -53,11 +54,8 @@ class Side:
 
     @property
     def name(self) -> str:
-        """The steps for a person: ``step 40``, ``steps 30-40``."""
-        if not self.steps:
-            return "no steps"
-        first, last = self.steps[0].name, self.steps[-1].name
-        return f"step {first}" if first == last else f"steps {first}-{last}"
+        """The steps for a person: ``step 40``, ``steps 1, 30–40``."""
+        return steps_in_words(step.step for step in self.steps) if self.steps else "no steps"
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,6 +89,12 @@ def mean(value: float | None, count: int, std: float | None = None) -> Value | N
     return Value(value, count, error, "guess" if std is None else "sample")
 
 
+def _p95(value: float | None, count: int) -> Value | None:
+    """Return a 95th percentile with its error: one value of twenty is beyond it."""
+    found = mean(value, max(1, count // 20))
+    return found and replace(found, count=count)
+
+
 def _reward(reward: Reward) -> Value | None:
     """Return the mean reward, with the error from groups if known: siblings are not independent."""
     if reward.mean is None or reward.mean_error is None:
@@ -120,9 +126,11 @@ def _share(name: str, label: str, of: _Of, order: str, parts: _Causes | None = N
     return Measure(name, label, "share", _value(share, of), "up", order, parts)
 
 
-def _seconds(name: str, label: str, of: _Of, order: str = "") -> Measure:
-    """Return a measure that is a mean duration; a shorter one is better."""
-    return Measure(name, label, "seconds", _value(mean, of), "up", order)
+def _seconds(
+    name: str, label: str, of: _Of, order: str = "", make: Callable[..., Value | None] = mean
+) -> Measure:
+    """Return a measure that is a duration, by default a mean one; a shorter one is better."""
+    return Measure(name, label, "seconds", _value(make, of), "up", order)
 
 
 def _number(name: str, label: str, of: _Of, order: str = "", worse: Literal["up"] | None = None) -> Measure:
@@ -201,10 +209,7 @@ _STEP_MEASURES: Final = (
         lambda step: (min(step.parse_failures, step.replies), step.replies), "unparsed",
     ),
     _seconds("seconds_p50", "duration, median", lambda step: (step.seconds.p50, _ended(step)), "seconds"),
-    _seconds(
-        "seconds_p95", "duration, p95",
-        lambda step: (step.seconds.p95, max(1, _ended(step) // 20)), "seconds",
-    ),
+    _seconds("seconds_p95", "duration, p95", lambda step: (step.seconds.p95, _ended(step)), "seconds", _p95),
     _phase("generate", "time in model calls"),
     _phase("tool", "time in tools"),
     _phase("reward", "time in rewards"),
@@ -218,7 +223,7 @@ _STEP_MEASURES: Final = (
     ),
     _seconds(
         "first_token_p95", "first token of a request, p95",
-        _engine(lambda of: (of.first_token_p95, max(1, of.requests // 20))), "first_token_seconds",
+        _engine(lambda of: (of.first_token_p95, of.requests)), "first_token_seconds", _p95,
     ),
     _share(
         "calls_without_request", "model calls without the engine's request",

@@ -63,7 +63,7 @@ class Tail:
 
     Attributes:
         lanes: the trajectories that ran.
-        seconds: wall time from when all others had ended until the last one ended.
+        seconds: wall time from when all others had ended, and one of these had started, until the last end.
     """
 
     lanes: tuple[Lane, ...]
@@ -81,9 +81,10 @@ def tail_of(lanes: Sequence[Lane]) -> Tail | None:
     wall = by_end[0].end - min(lane.start for lane in lanes)
     for number in (of_one, most):
         if 0 < number < len(lanes):
-            held = by_end[0].end - by_end[number].end
+            tail = by_end[:number]
+            held = by_end[0].end - max(by_end[number].end, min(lane.start for lane in tail))
             if held > 0 and held >= _MIN_TAIL * wall:
-                return Tail(tuple(by_end[:number]), held / 1e9)
+                return Tail(tuple(tail), held / 1e9)
     return None
 
 

@@ -80,9 +80,10 @@ def notes(timeline: Timeline) -> Iterator[str]:
     if timeline.is_slowest:
         yield "This step has the longest wall time of the run."
     if timeline.running:
+        run, their = ("runs", "its") if timeline.running == 1 else ("run", "their")
         yield (
-            f"{timeline.running} of {len(timeline.lanes)} trajectories still run, or lost their root span: "
-            "their time is counted until the newest span of the step."
+            f"{timeline.running} of {len(timeline.lanes)} trajectories still {run}, or lost {their} root "
+            f"span: {their} time is counted until the newest span of the step."
         )
     if timeline.outside:
         yield (
@@ -140,7 +141,8 @@ def _tail(found: Tail, timeline: Timeline) -> str:
     processes = {lane.worker for lane in found.lanes}
     worker = found.lanes[0].worker
     is_of_one = len(processes) == 1 and worker is not None and len(timeline.workers) > 1
-    where = f", all of {in_one_line(timeline.worker_names[worker])}" if is_of_one and worker else ""
+    all_of = ", all of" if len(found.lanes) > 1 else ", of"
+    where = f"{all_of} {in_one_line(timeline.worker_names[worker])}" if is_of_one and worker else ""
     held, wall = duration(found.seconds), duration(timeline.wall_seconds)
     ran = f"{len(found.lanes)} of {len(timeline.lanes)} trajectories"
     return f"For the last {held} of {wall}, only {ran} ran{where}."
@@ -156,5 +158,6 @@ def _held(found: Stragglers) -> str:
     held = duration(found.seconds)
     if not found.running:
         return f"{who} of {found.of} held the step for {held}: {named}."
-    has, still = ("has", "it still runs") if number == 1 else ("have", f"{found.running} of them still run")
+    of_them = f"{found.running} of them still run{'s' if found.running == 1 else ''}"
+    has, still = ("has", "it still runs") if number == 1 else ("have", of_them)
     return f"{who} of {found.of} {has} held the step for {held} so far ({still}): {named}."
