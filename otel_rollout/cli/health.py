@@ -102,7 +102,8 @@ def _show(health: Health, location: str, options: Mapping[str, str | None], is_a
             print_sentence(console, Text(f"{mark}  {in_one_line(finding.name)}", style))
             console.print(Padding.indent(Text(in_one_line(finding.message)), 3))
             if finding.evidence:
-                shown = command("show", finding.evidence[:_SHOWN], options)
+                opening, found = finding.look_at
+                shown = command(opening, found[:_SHOWN], options)
                 console.print(Text(f"   {shown}", "dim"), soft_wrap=True)
         elif finding.status == "unobserved" and (way := checks.WAYS.get(finding.name, "")):
             ways.setdefault(_WHY if health.is_of_dump else way, []).append(finding.name)

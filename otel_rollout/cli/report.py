@@ -102,7 +102,7 @@ def _changes(engine: Engine, run: Run, compare: str, step: str | None, validatio
         after = _side(run, steps, match["first_after"], match["last_after"])
         return changes.compare(engine, before, after, [steps])
     try:
-        other = run_of(engine, compare)
+        other = run_of(engine, compare, besides=run)
     except QueryError as error:
         hint = " A range of steps has numbers alone, such as 40..60." if ".." in compare else ""
         raise QueryError(f"{error}{hint}") from error

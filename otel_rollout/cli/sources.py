@@ -13,8 +13,10 @@ from typing import Final
 
 from otel_rollout import settings_reader
 from otel_rollout.account.ledger_reader import read_ledger
+from otel_rollout.account.progress import is_on_a_terminal
 from otel_rollout.cli import dumps
 from otel_rollout.cli.dumps import DumpName
+from otel_rollout.cli.page_output import say
 from otel_rollout.look.errors import ViewerError
 from otel_rollout.look.sources.mlflow_source import MlflowSource
 from otel_rollout.look.sources.private_table import SpanSource, table_of
@@ -127,11 +129,14 @@ def spool_source(from_: str | None) -> SpoolSource:
             "--from names another one."
         )
     try:
-        return SpoolSource(configured.spool_dir, is_named=False)
+        source = SpoolSource(configured.spool_dir, is_named=False)
     except ViewerError as error:
         table = _newest_table(configured.spool_dir)
         advice = f"The newest run was delivered to {table}" if table else str(error)
         raise ViewerError(f"There is no rollout table at {default_address()}. {advice}") from error
+    if is_on_a_terminal():
+        say(f"No rollout table at {default_address()}: this is the spool {configured.spool_dir}.")
+    return source
 
 
 def _newest_table(spool: Path) -> str:

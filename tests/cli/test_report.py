@@ -153,10 +153,11 @@ def test_comparison_names_cause_and_trajectories(table: Path, tmp_path: Path) ->
 
 
 def test_two_runs_are_compared(table: Path) -> None:
-    """--compare RUN says what changed from that run to the newest."""
-    printed = run("--from", table, "--compare", "run-1").output
-    assert "run-1, steps 1–8 → first · run-2, steps 1–8" in printed
-    assert "tool browser: errors 0 % → 19 %" in printed
+    """--compare names the earlier run, or the experiment of both, and says what changed to the newest."""
+    for name in ("run-1", "first"):
+        printed = run("--from", table, "--compare", name).output
+        assert "run-1, steps 1–8 → first · run-2, steps 1–8" in printed
+        assert "tool browser: errors 0 % → 19 %" in printed
 
 
 @pytest.mark.parametrize(

@@ -596,6 +596,20 @@ def test_directory_without_a_table_names_the_table_of_the_newest_run(
     assert run("list", code=2).stderr.startswith(f"{no_table}{tmp_path / 'spool'} holds no dump of rollouts")
 
 
+def test_terminal_says_first_that_the_runs_are_those_of_the_spool(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a folder without a table, the runs may be of any program; a pipe gets the rows alone."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("OTEL_ROLLOUT_DELTA_URI", raising=False)
+    monkeypatch.setenv("OTEL_ROLLOUT_KEEP", "true")
+    delta = json.dumps({"delta": {"uri": str(tmp_path / "elsewhere")}})
+    subprocess.run([sys.executable, "-m", "tests.launch.programs.record_then", delta], check=True)
+    said = f"No rollout table at ./rollouts: this is the spool {tmp_path / 'spool'}."
+    assert on_a_terminal("steps", columns=200).startswith(f"{said}\n")
+    assert said not in run("steps").output
+
+
 def test_hostile_text_stays_text(tmp_path: Path) -> None:
     """Escape sequences and markup from names and errors control nothing."""
     hostile = "\x1b[31m[bold]\u202ered\n"

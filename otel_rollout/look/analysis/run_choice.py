@@ -63,13 +63,14 @@ def operations_outside(run: Run) -> str:
     )
 
 
-def run_of(engine: Engine, reference: str | None = None) -> Run:
+def run_of(engine: Engine, reference: str | None = None, besides: Run | None = None) -> Run:
     """Return a run that has trajectories.
 
     Args:
         engine: queries the table.
         reference: a run's id, or an experiment if no run has this id; by default, and for ``latest``, the run
             that began last.
+        besides: the run that another one of the same experiment is compared with.
 
     Raises:
         QueryError: no run has this id or experiment, or the table has no trajectory.
@@ -80,7 +81,7 @@ def run_of(engine: Engine, reference: str | None = None) -> Run:
     if reference in (None, LATEST):
         return found[0]
     if chosen := _named(str(reference), found):
-        return chosen[0]
+        return next((run for run in chosen if run != besides), chosen[0])
     names = [name for run in found for name in (run.experiment, run.run_id) if name]
     known = ", ".join(run.name for run in found[:_NAMED])
     raise QueryError(f"There is no run {reference!r}.{did_you_mean(str(reference), names)} Runs: {known}.")

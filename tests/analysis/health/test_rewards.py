@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,8 @@ def test_groups_whose_siblings_agree_teach_nothing(tmp_path: Path) -> None:
         "4 of the 4 groups with two rewards or more in step 1 (100%) have one reward for all siblings, "
         "which teaches nothing."
     )
+    assert finding.look_at == ("group", tuple(name.rpartition("/")[0] for name in finding.evidence))
+    assert replace(finding, name="reward_missing").look_at == ("show", finding.evidence)
 
 
 _RIGHT = [True, False] * 32

@@ -17,6 +17,8 @@ ORDER: Final = (UNHEALTHY, UNOBSERVED, HEALTHY)
 """Order in which a person reads the answers."""
 _KEYS: Final = ("name", "status", "steps", "evidence", "message")
 """Fields of a finding, in the order of its JSON."""
+_OF_GROUPS: Final = ("groups_without_spread", "siblings_identical")
+"""Checks whose faults are of groups: one trajectory alone does not show them."""
 MAX_EVIDENCE: Final = 10
 """Maximum trajectories that a finding names."""
 
@@ -43,6 +45,13 @@ class Finding:
     def is_told(self) -> bool:
         """Whether summaries tell it: it is unhealthy, or names trajectories though nobody knows."""
         return self.status == UNHEALTHY or (self.status == UNOBSERVED and bool(self.evidence))
+
+    @property
+    def look_at(self) -> tuple[str, tuple[str, ...]]:
+        """The subcommand that shows the evidence, and its names: of what siblings share, their groups."""
+        if self.name not in _OF_GROUPS or not all("/" in name for name in self.evidence):
+            return "show", self.evidence
+        return "group", tuple(dict.fromkeys(name.rpartition("/")[0] for name in self.evidence))
 
 
 @dataclass(frozen=True)
