@@ -131,6 +131,11 @@ def is_new(message: str) -> bool:
     return True
 
 
+def was_reported(doing: str) -> bool:
+    """Return whether an error while ``doing`` was logged, or an argument that could not be used."""
+    return any(key.startswith(doing) for key in tuple(state.reported))
+
+
 def guard_loggers(*names: str) -> None:
     """Make loggers ignore exceptions of their handlers.
 

@@ -128,6 +128,8 @@ def spool_source(from_: str | None) -> SpoolSource:
             "OTEL_TRACES_EXPORTER=mlflow,delta writes a table here, and so does `otel-rollout demo`; "
             "--from names another one."
         )
+    if problem := layout.problem_of(configured.spool_dir):
+        raise ViewerError(problem)
     try:
         source = SpoolSource(configured.spool_dir, is_named=False)
     except ViewerError as error:

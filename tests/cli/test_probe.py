@@ -177,7 +177,7 @@ def test_pending_spans_without_a_forwarder_are_unhealthy_until_delivered(orphane
     """The line has the command that delivers, which makes the spool healthy."""
     output = probe("--only", "forwarder", code=1)
     assert checks_of(output) == ["forwarder"]
-    assert output.endswith(f"otel-rollout forward --spool {orphaned}\n")
+    assert output.endswith(f"`otel-rollout forward --spool {orphaned}`.\n")
     run("forward", "--spool", orphaned)
     assert checks_of(probe()) == ["healthy"]
 

@@ -23,6 +23,8 @@ from otel_rollout.record.recording.runtime_context import SPAN, TRAJECTORY
 
 OPERATION: Final = otel_context.create_key("otel-rollout-operation")
 """Key of the current operation, if it is a method."""
+STARTING: Final = "starting a trajectory"
+"""What fails where a trajectory cannot be recorded; its scores are then outside any trajectory."""
 
 
 def trajectory_in(context: Context) -> EnteredTrajectory | None:

@@ -13,14 +13,14 @@ from opentelemetry.trace import Span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from otel_rollout.base import semconv
-from otel_rollout.base.errors import Unusable, fault, pass_on, warn_once
+from otel_rollout.base.errors import Unusable, fault, pass_on, warn_once, was_reported
 from otel_rollout.base.given import reading, text_given
 from otel_rollout.base.redaction_names import MARK
 from otel_rollout.otlp import evaluations
 from otel_rollout.otlp.groups import Group
 from otel_rollout.record import runtime
 from otel_rollout.record.capture import encoding, span_io
-from otel_rollout.record.capture.context import is_in_trajectory, trajectory_in
+from otel_rollout.record.capture.context import STARTING, is_in_trajectory, trajectory_in
 from otel_rollout.record.capture.trajectory_attributes import PREVIEW_BYTES, recorded_identity
 from otel_rollout.record.recording.entered import present_context
 from otel_rollout.record.recording.identity import Identity, identity_in, with_identity
@@ -138,7 +138,8 @@ def _score_current(active: runtime.Runtime, name: str, value: Score, comment: st
         _record(active, scored, context, name, value, comment, semconv.ORIGIN_PROCESS)
     elif not is_in_trajectory(context):
         above = trace.get_current_span(context).get_span_context()
-        if above.is_valid and not above.trace_flags.sampled:  # a caller's trajectory that is not recorded
+        is_callers = above.is_valid and not above.trace_flags.sampled  # a trajectory that is not recorded
+        if is_callers or was_reported(STARTING):
             return
         warn_once(
             f"score({name[:_SHOWN_CHARS]!r}, …) is ignored outside any trajectory; call it inside the `with` "

@@ -20,6 +20,7 @@ from otel_rollout.record import runtime
 from otel_rollout.record.capture import encoding, span_io, trajectory_decorator
 from otel_rollout.record.capture.context import (
     OPERATION,
+    STARTING,
     is_left_by,
     leave_ended_trajectories,
     span_of_another,
@@ -203,7 +204,7 @@ class Trajectory:
             try:
                 self._enter()
             except Exception as error:  # noqa: BLE001 - user code goes on untraced
-                fault("starting a trajectory", error)
+                fault(STARTING, error)
         except BaseException as error:  # a signal handler raised it: Python will not call `__exit__`
             self.__exit__(type(error), error, error.__traceback__)
             raise
