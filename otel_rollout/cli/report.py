@@ -36,8 +36,8 @@ from otel_rollout.table.select import QueryError
 OptionsOf: TypeAlias = Callable[[str | None], Mapping[str, str | None]]
 """Function: name of a run → the options that name it and its source."""
 _STEPS: Final = re.compile(
-    r"\s*(?P<first>-?\d+)(?:\s*-\s*(?P<last>-?\d+))?\s*\.\."
-    r"\s*(?P<first_after>-?\d+)(?:\s*-\s*(?P<last_after>-?\d+))?\s*"
+    r"\s*(?P<first>-?\d+)(?:\s*[-\u2013]\s*(?P<last>-?\d+))?\s*\.\."
+    r"\s*(?P<first_after>-?\d+)(?:\s*[-\u2013]\s*(?P<last_after>-?\d+))?\s*"
 )
 """Two steps ``40..60``, or two ranges ``30-40..50-60``."""
 

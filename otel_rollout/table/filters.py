@@ -16,7 +16,7 @@ from otel_rollout.table.select import QueryError, expression, literal
 
 _NUMBER: Final = r"[+-]?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 _COMPARED: Final = re.compile(rf"(?P<operator><=|>=|!=|<>|==|=|<|>)\s*(?P<number>{_NUMBER})")
-_RANGE: Final = re.compile(rf"(?P<first>{_NUMBER})\s*(?:-|\.\.)\s*(?P<last>{_NUMBER})")
+_RANGE: Final = re.compile(rf"(?P<first>{_NUMBER})\s*(?:[-\u2013]|\.\.)\s*(?P<last>{_NUMBER})")
 _SINGLE: Final = re.compile(_NUMBER)
 _OPERATORS: Final = {"==": "=", "!=": "<>"}
 _TEXTS: Final = ("Utf8", "LargeUtf8")

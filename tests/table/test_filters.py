@@ -17,6 +17,7 @@ from otel_rollout.table.select import QueryError
     [
         ("3", "step = 3"),
         ("1-3", "step BETWEEN 1 AND 3"),
+        ("1–3", "step BETWEEN 1 AND 3"),  # as sentences have it
         ("1..3", "step BETWEEN 1 AND 3"),
         ("-2--1", "step BETWEEN -2 AND -1"),
         ("<0.1", "step < 0.1"),

@@ -66,9 +66,9 @@ def test_newest_score_counts_whether_given_by_identity_or_inside(record: Record,
 def test_score_that_fits_several_trajectories_belongs_to_none(record: Record, tmp_path: Path) -> None:
     """A step that was tried again, and a row without its rollout, are ambiguous."""
     record((None, path(1, 1, 0)), (None, path(1, 1, 0)), (None, path(1, 2, 0)), (None, path(1, 2, 1)))
-    record((0.1, path(1, 1, 0)), (0.2, path(1, 2)), (0.3, path(1, 2, 1)), scores=True)
+    record((0.125, path(1, 1, 0)), (0.2, path(1, 2)), (0.3, path(1, 2, 1)), scores=True)
     assert shown(tmp_path, "1/2/") == {"1/2/0": "", "1/2/1": "0.3"}
-    assert "0.1" not in run("show", "1/1/", "--from", tmp_path / "spool")
+    assert "0.125" not in run("show", "1/1/", "--from", tmp_path / "spool")
 
 
 @pytest.mark.parametrize("has_own", [True, False])
