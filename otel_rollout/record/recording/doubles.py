@@ -115,7 +115,7 @@ def report_call_below(above: Any, scope_name: str) -> None:
     attributes = getattr(above, "attributes", None)
     if not isinstance(attributes, Mapping) or not is_model_call(attributes):
         return
-    open_span = state.sdk_spans.get(above.get_span_context().span_id)
+    open_span = _open_span(above)
     if open_span is None:
         return
     if open_span.is_ours:

@@ -24,7 +24,8 @@ _HINTS: Final = {
 def scores(scope: Scope) -> Finding:
     """Find scores by identity that belong to no trajectory, of the run or of another program."""
     others = _other_runs(scope)
-    condition = f"{_condition(scope, others)} AND {scope.is_over} AND {scope.is_judged} AND {scope.is_told}"
+    judged = f"{scope.is_judged} AND {scope.is_numbered_or_chosen}"
+    condition = f"{_condition(scope, others)} AND {scope.is_over} AND {judged}"
     number = scope.engine.count(f"given_by_identity WHERE {condition}")
     if not number:
         return unobserved("No score names its trajectory by identity, in a step that is over.")

@@ -59,11 +59,12 @@ class Scope:
 
     @functools.cached_property
     def condition(self) -> str:
-        """SQL condition on the identity's columns: run, and training or validation; see ``is_told``."""
-        return f"{self.run.condition} AND {filters.equals('validate', self.validate)} AND {self.is_told}"
+        """SQL condition on the identity's columns: run, training or validation, ``is_numbered_or_chosen``."""
+        of_run = f"{self.run.condition} AND {filters.equals('validate', self.validate)}"
+        return f"{of_run} AND {self.is_numbered_or_chosen}"
 
     @property
-    def is_told(self) -> str:
+    def is_numbered_or_chosen(self) -> str:
         """SQL condition on the identity's columns: the step has a number, or is one of the chosen steps.
 
         Findings do not distinguish steps without a number.

@@ -33,8 +33,8 @@ _FILTERED: Final = Fault(
 _IS_SILENT: Final = f"reason IN ('{NO_REASON}', '{PASSED_OVER}')"
 _STALE: Final = RateLimits(rise=0.05, always=0.5, steady=0.2, surprise=_SURPRISE)
 _NO_LAG: Final = (
-    "The trainer gave no score `policy_lag` of how old the weights were when it learned. A lag in `report` "
-    "is by the numbers of the steps."
+    "No score `policy_lag` says how old the weights were when the trainer learned. A lag in `report` is by "
+    "the numbers of the steps."
 )
 _ALLOWED: Final = 2
 """Versions of lag that are allowed beyond twice the usual lag of the run."""
