@@ -72,12 +72,20 @@ def spans_of_steps(table: DeltaTable, run_id: str, from_step: int | None) -> dic
 
 
 def numbers_of(table: DeltaTable, run_id: str, steps: Collection[int]) -> Iterator[StepNumbers]:
-    """Yield the numbers of some steps of a run, of training and validation; read only these steps' rows."""
-    listed = ", ".join(map(str, sorted(steps)))
+    """Yield the numbers of some steps of a run, of training and validation; read only these steps' traces."""
+    engine, listed = Engine(table), ", ".join(map(str, sorted(steps)))
+    of_run = filters.equals("run_id", run_id)
+    in_steps = f"SELECT trace_id FROM recorded_spans WHERE {of_run} AND step IN ({listed})"  # noqa: S608
+    # A sub-trajectory can name another step than its trajectory.
+    parted = engine.dicts(
+        f"SELECT DISTINCT trace_id FROM recorded_spans WHERE {of_run} AND step NOT IN ({listed}) "  # noqa: S608
+        f"AND trace_id IN ({in_steps})"
+    )
     # A score by id has no step. It names the trace, so it is of one of these steps if the trace is.
-    rows = f"{filters.equals('run_id', run_id)} AND (step IN ({listed}) OR step IS NULL)"
+    rows = f"{of_run} AND (step IN ({listed}) OR step IS NULL)"
+    narrowed = engine.narrowed(rows, traces=[row["trace_id"] for row in parted])
     query = f"SELECT * FROM step_numbers WHERE step IN ({listed}) ORDER BY step, validate"  # noqa: S608
-    for row in Engine(table, rows=rows).dicts(query):
+    for row in narrowed.dicts(query):
         known = {name: value for name, value in row.items() if value is not None}
         key = StepOfRun(known.pop("step"), known.pop("validate"))
         end_ms, running = int(known.pop("end_ms")), int(known.pop("running"))

@@ -199,7 +199,9 @@ def _check_sampler(configured: Settings) -> Iterator[DoctorFinding]:
     name = configured.sampler.strip().lower().removeprefix("parentbased_")
     share = {"always_off": 0.0, "traceidratio": _number(configured.sampler_arg)}.get(name, 1.0)
     if share < 1:
-        found = f"OTEL_TRACES_SAMPLER leaves out {1 - share:.0%} of trajectories, with all spans inside"
+        found = (
+            f"OTEL_TRACES_SAMPLER leaves out {100 * (1 - share):.3g} % of trajectories, with all spans inside"
+        )
         yield _OTHER_SPANS.warn(found, "Unset it to record every trajectory.")
 
 

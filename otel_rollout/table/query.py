@@ -7,7 +7,7 @@ import itertools
 import logging
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -93,16 +93,25 @@ class Engine:
         """Whether the engine reads stored rows of trajectories; known after the first query on them."""
         return self._sql_of is views.of_merged_rows
 
-    def narrowed(self, rows: str, in_memory: bool = False, are_trajectories: bool = False) -> Engine:
+    def narrowed(
+        self, rows: str, in_memory: bool = False, are_trajectories: bool = False, traces: Collection[str] = ()
+    ) -> Engine:
         """Return an engine on some rows of the same version of the table, for several queries.
 
         Args:
             rows: SQL condition of the rows.
             in_memory: whether to read these rows once, with their content, and keep them.
             are_trajectories: whether a trace without identity counts as a trajectory, too.
+            traces: ids of traces whose other rows are read, too.
         """
         kept = frozenset({views.RECORDED} if in_memory else ())
-        return Engine(self._table, kept, rows=rows, are_trajectories=are_trajectories)
+        if not traces:
+            return Engine(self._table, kept, rows=rows, are_trajectories=are_trajectories)
+        whole = f"{rows} OR trace_id IN (SELECT column1 FROM whole_traces)"  # noqa: S608
+        narrowed = Engine(self._table, kept, rows=whole, are_trajectories=are_trajectories)
+        # A list of thousands in the condition would be planned for each view.
+        narrowed.keep("whole_traces", "VALUES " + ", ".join(f"({literal(trace)})" for trace in traces))
+        return narrowed
 
     def check(self, sql: str) -> str:
         """Plan a text that a user has written, without running it; return the query.

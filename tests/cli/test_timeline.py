@@ -19,7 +19,7 @@ _STEPS = "It has steps 11–12; name one of them."
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("tables") / "table"
-    rows = trajectory(0, 0, 3, step=11)
+    rows = trajectory(16, 0, 3, step=11)
     for number in range(11):
         rows += trajectory(number, 100, 110, call("LLM", 101, 105), resource=process(number % 2 + 1))
     rows += trajectory(11, 100, 130, call("TOOL", 101, 130, "browser\x1b"), resource=process(1))
@@ -34,10 +34,10 @@ def test_timeline_is_printed(table):
     assert "12 trajectories in 30.00 s: 4.7 at once on average, 12 at most." in printed
     rows = [[cell.strip() for cell in row.split("│")[1:-1]] for row in printed.splitlines() if "│" in row]
     assert rows == [
-        ["generate", "44.00 s", "31.4%", "1.5", "13.3%"],
-        ["tool", "29.00 s", "20.7%", "1.0", "96.7%"],
-        ["browser␛", "29.00 s", "20.7%", "1.0", "96.7%"],
-        ["waiting", "1 min 7 s", "47.9%", "2.2", "20.0%"],
+        ["generate", "44.00 s", "31 %", "1.5", "13 %"],
+        ["tool", "29.00 s", "21 %", "1.0", "97 %"],
+        ["browser␛", "29.00 s", "21 %", "1.0", "97 %"],
+        ["waiting", "1 min 7 s", "48 %", "2.2", "20 %"],
         ["12/1/3", "ok", "30.00 s", "30.00 s", "pid 1"],
         ["pid 1", "7", "10.00 s", "30.00 s"],
         ["pid 2", "5", "10.00 s", "10.00 s"],

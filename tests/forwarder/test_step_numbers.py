@@ -113,3 +113,14 @@ def test_numbers_leave_out_what_steps_leave_out(tmp_path: Path) -> None:
     ]
     (found,) = numbers_of(written(tmp_path / "table", spans).open(), "run-1", [1])
     assert (found.values["trajectories"], found.values["groups"], found.values["reward_mean"]) == (4, 1, 0.5)
+
+
+def test_numbers_count_what_a_sub_trajectory_of_another_step_did(tmp_path: Path) -> None:
+    """The calls below it belong to the trajectory's step, not to the step that it names."""
+    inner = {"step": 9, "sample_index": "inner", "kind": "LLM", "tokens_in": 10, "tokens_out": 3}
+    spans = [timed(1, 1.0), row("1", "b1", "a1", **inner), root("2", step=9)]
+    table = written(tmp_path / "table", spans).open()
+    (first,) = numbers_of(table, "run-1", [1])
+    (ninth,) = numbers_of(table, "run-1", [9])
+    assert (first.values["trajectories"], first.values["tokens_in"], first.values["turns_mean"]) == (1, 10, 1)
+    assert (ninth.values["trajectories"], ninth.running, "tokens_in" in ninth.values) == (1, 0, False)

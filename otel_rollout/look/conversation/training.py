@@ -9,7 +9,7 @@ from typing import Final
 
 from otel_rollout.base import training_scores as names
 from otel_rollout.look.conversation.conversation import Conversation
-from otel_rollout.look.conversation.formatting import counted, score_value
+from otel_rollout.look.conversation.formatting import counted, percent, score_value
 from otel_rollout.look.conversation.summary import Score
 
 SCORES: Final = frozenset((*names.NUMBERS, names.TRAINING_TOKENS))
@@ -120,7 +120,7 @@ def _mismatch(scores: Mapping[str, Score], numbers: Mapping[str, float]) -> str:
     words = f"mean {score_value(abs(mean) if isinstance(mean, float) else mean)} nats"
     share = numbers.get(names.LOGPROB_DIFF_SHARE)
     if share is not None and 0 <= share <= 1:
-        words += f"; {100 * share:.3g} % of the tokens above {names.LOGPROB_DIFF_LIMIT:g}"
+        words += f"; {percent(share)} of the tokens above {names.LOGPROB_DIFF_LIMIT:g}"
     return words
 
 

@@ -39,7 +39,7 @@ def test_tool_that_starts_failing_is_a_burst(tmp_path: Path) -> None:
     assert (finding.status, finding.steps) == ("unhealthy", (6, 7, 8))
     assert finding.message == (
         "Tool `search` failed with TimeoutError in 63 of the 120 trajectories with a call of it in steps 6–8 "
-        "(52%). Earlier, it was 2.5%."
+        "(52 %). Earlier, it was 2.5 %."
     )
     assert finding.evidence[:2] == ("6/0/0", "7/0/0")
 
@@ -77,8 +77,8 @@ def test_rise_too_small_for_a_verdict_is_told_since_the_step_of_report(tmp_path:
     assert (found.status, found.steps) == ("unobserved", ())
     assert found.evidence
     assert found.message == (
-        "Tool `search` failed in 19 of the 35 trajectories with a call of it in steps 4–6 (54%). "
-        "Earlier, it was 11%. These are too few to be sure."
+        "Tool `search` failed in 19 of the 35 trajectories with a call of it in steps 4–6 (54 %). "
+        "Earlier, it was 11 %. These are too few to be sure."
     )
     engine = Engine(store.open())
     (search,) = histories_of(report_of(engine, run_of(engine)).training)

@@ -411,3 +411,16 @@ def test_step_without_trajectories_of_the_newest_run(tmp_path):
     engine = engine_of(tmp_path, row("1", "b", kind="TOOL", validate=None, is_root=False))
     with pytest.raises(QueryError, match="no trajectory yet"):
         slowest_timeline(engine, run_of(engine))
+
+
+def test_slowest_step_is_chosen_by_the_time_of_its_trajectories(tmp_path):
+    """A sub-trajectory that names another step makes neither longer, nor does a call that outlives its root."""
+    inner = call("TOOL", 5, 25, step=9)
+    rows = [
+        *trajectory(0, 0, 30, inner, step=8),
+        *trajectory(1, 10, 20, step=9),
+        *trajectory(2, 0, 2, call("TOOL", 1, 90), step=10),
+        *trajectory(3, 15, 21, step=9),
+    ]
+    found = slowest(tmp_path, *rows)
+    assert (found.step, found.wall_seconds) == (8, 30)

@@ -24,7 +24,7 @@ from otel_rollout.look.analysis.health.findings import (
     unobserved,
 )
 from otel_rollout.look.analysis.rises import risen_at
-from otel_rollout.look.conversation.formatting import steps_in_words
+from otel_rollout.look.conversation.formatting import percent, steps_in_words
 
 _BASELINE: Final = 20
 """Maximum earlier steps without a finding whose share counts as usual."""
@@ -249,11 +249,6 @@ def fault_in(counts: Sequence[Count], message: str) -> Finding:
     found = (trace for column in columns for trace in column if trace)
     evidence = tuple(itertools.islice(dict.fromkeys(found), MAX_EVIDENCE))
     return Finding("unhealthy", message, tuple({count.step: None for count in counts}), evidence)
-
-
-def percent(share: float) -> str:
-    """Write a share as a percentage, with a digit after the point if it is small."""
-    return f"{share:.0%}" if share >= 0.0995 or share == 0 else f"{share:.1%}"
 
 
 # --- findings ----------------------------------------------------------------------------------------------

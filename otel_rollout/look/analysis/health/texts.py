@@ -10,6 +10,7 @@ from typing import Any, Final, TypeAlias
 import orjson
 
 from otel_rollout.look.analysis.health.rates import Count, counted
+from otel_rollout.look.conversation.formatting import percent
 
 _MIN_LOOP: Final = 200
 """Least characters of a reply that can be repetitive: short answers may repeat words."""
@@ -107,7 +108,7 @@ def look(spans_of: Callable[[str], str], size: int, batches: Callable[[str], Ite
     chosen, note = "true", ""
     if part < 1:  # the first digits of an id's hash spread evenly, whoever made the ids
         chosen = f"substr(md5(trace_id), 1, 4) < '{int(part * _PARTS):04x}'"
-        note = f" Only {part:.0%} of the trajectories were looked at."
+        note = f" Only {percent(part)} of the trajectories were looked at."
     loops: Marks = {}
     calls: Marks = {}
     replies = f"{spans_of(chosen)} AS span WHERE kind = 'LLM' AND reply IS NOT NULL"

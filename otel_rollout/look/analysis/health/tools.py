@@ -17,13 +17,13 @@ from otel_rollout.look.analysis.health.rates import (
     judged,
     of_steps,
     parts,
-    percent,
     share_of,
     steps_said,
     unsure,
 )
 from otel_rollout.look.analysis.health.scope import GROUP, Scope
 from otel_rollout.look.analysis.health.texts import counts_of, mark
+from otel_rollout.look.conversation.formatting import percent
 
 _NO_CALL: Final = "No tool call was recorded."
 _UNPARSABLE: Final = Fault(

@@ -15,11 +15,10 @@ from otel_rollout.look.analysis.health.rates import (
     judged,
     of_several,
     of_steps,
-    percent,
     steps_said,
 )
 from otel_rollout.look.analysis.health.scope import Scope
-from otel_rollout.look.conversation.formatting import first_of
+from otel_rollout.look.conversation.formatting import first_of, percent
 from otel_rollout.table import filters
 from otel_rollout.table.training import DIFFERS, ODD
 

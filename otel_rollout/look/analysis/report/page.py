@@ -17,7 +17,7 @@ from otel_rollout.look.analysis.report.changes import RunComparison, histories_o
 from otel_rollout.look.analysis.report.measures import MEASURES, Unit, is_said, values_of
 from otel_rollout.look.analysis.report.report import RunReport, StepReport
 from otel_rollout.look.analysis.report.step import Step
-from otel_rollout.look.conversation.formatting import counted
+from otel_rollout.look.conversation.formatting import counted, percent
 from otel_rollout.look.pages.charts import (
     Axes,
     ChartColumn,
@@ -142,7 +142,7 @@ def _rewards(
         for steps, title in ((training, "Rewards"), (validation, "Rewards of validation")):
             if any(step.reward.count for step in steps):
                 columns = [_shares(step, values, links) for step in steps]
-                yield column_chart(title, parts, columns, Axes("step: mean reward", report_text.percent))
+                yield column_chart(title, parts, columns, Axes("step: mean reward", percent))
     elif any(step.reward.count for step in (*training, *validation)):
         points = [_reward_point(step, links) for step in training]
         of_validation = [_reward_point(step, links, has_band=not training) for step in validation]

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from otel_rollout.look.analysis.report.changes import RunChange, ToolHistory, histories_of
 from otel_rollout.look.analysis.report.measures import Unit
 from otel_rollout.look.analysis.report.report import StepReport, Tool
-from otel_rollout.look.conversation.formatting import counted, duration, steps_in_words
+from otel_rollout.look.conversation.formatting import counted, duration, percent, steps_in_words
 from otel_rollout.look.pages.scale import short_number
 
 UNKNOWN: Final = "–"
@@ -46,11 +46,6 @@ def seconds(value: float | None) -> str:
 def share(part: int | None, whole: int) -> str:
     """Return a share in percent, or a dash if the part is unknown or the whole is 0."""
     return UNKNOWN if part is None or not whole else percent(part / whole)
-
-
-def percent(value: float) -> str:
-    """Return a share in percent; a share below 10 % has a digit after the point."""
-    return f"{100 * value:.{0 if value >= 0.0995 or value == 0 else 1}f} %"
 
 
 def in_unit(value: float, unit: Unit) -> str:

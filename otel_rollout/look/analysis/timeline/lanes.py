@@ -14,7 +14,6 @@ from otel_rollout.look.analysis.timeline.workers import Worker, worker_of
 from otel_rollout.table import filters
 from otel_rollout.table.json_text import MAX_INT
 from otel_rollout.table.query import Engine
-from otel_rollout.table.select import literal
 
 RUNNING: Final = "running"
 ERROR: Final = "error"
@@ -150,14 +149,9 @@ def lanes_of(engine: Engine, run: Run, step: filters.Step, validate: bool) -> li
         f"SELECT DISTINCT trace_id FROM recorded_spans WHERE {other} "  # noqa: S608
         f"AND trace_id IN (SELECT trace_id FROM {recorded})"
     )
-    rows = f"({of_step}) OR ({in_time} AND validate IS NULL)"
-    if parted:
-        rows += f" OR ({since} AND trace_id IN (SELECT column1 FROM parted_traces))"  # noqa: S608
-    narrowed = engine.narrowed(rows)
-    if parted:  # a list of thousands in the condition would be planned for each view
-        narrowed.keep(
-            "parted_traces", "VALUES " + ", ".join(f"({literal(row['trace_id'])})" for row in parted)
-        )
+    narrowed = engine.narrowed(
+        f"({of_step}) OR ({in_time} AND validate IS NULL)", traces=[row["trace_id"] for row in parted]
+    )
     roots = _roots(narrowed, filters.all_of([*conditions, filters.equals("run_id", run.run_id)]))
     # If a trajectory's root is in another step, only a sub-trajectory names this step.
     rootless = [row["trace_id"] for row in roots if row["trace_id"] not in rooted]

@@ -164,11 +164,15 @@ def slowest_timeline(engine: Engine, run: Run, validate: bool | None = None) -> 
 
 
 def _steps(engine: Engine, run: Run) -> list[_Step]:
-    """Return the run's steps; only the spans' times are read."""
-    own = [run.condition, "validate IS NOT NULL", filters.OF_TRAJECTORY]
-    columns = "step, step_text, validate, max(start_ns + coalesce(duration_ns, 0)) - min(start_ns) AS wall"
-    ending = f"{filters.all_of(own)} GROUP BY step, step_text, validate ORDER BY step, step_text"
-    rows = engine.dicts(f"SELECT {columns} FROM timed_spans{ending}")  # noqa: S608
+    """Return the run's steps; a trajectory lasts until its root ends, or a later reward, as its lane does."""
+    rows = engine.dicts(
+        "SELECT root.step, root.step_text, root.validate, "  # noqa: S608
+        "max(span.start_ns + coalesce(span.duration_ns, 0)) - min(root.start_ns) AS wall "
+        f"FROM timed_spans AS span JOIN (SELECT * FROM roots WHERE {run.condition}) AS root "
+        "ON span.trace_id = root.trace_id "
+        "WHERE span.kind = 'EVALUATOR' OR span.span_id = root.span_id OR root.duration_ns IS NULL "
+        "GROUP BY root.step, root.step_text, root.validate ORDER BY root.step, root.step_text"
+    )
     return [_Step(filters.step_in(row), row["validate"], row["wall"]) for row in rows]
 
 
