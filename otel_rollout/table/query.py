@@ -32,9 +32,7 @@ _SESSION: Final = {
     "datafusion.sql_parser.enable_ident_normalization": "true",
     "datafusion.execution.target_partitions": str(max(2, len(os.sched_getaffinity(0)))),
 }
-"""At least two partitions: with one, DataFusion 55.1 refuses its own plan of view ``newest_scores``, a window
-over a UNION ALL with constants.
-"""
+"""At least two partitions: with one, DataFusion 55.1 refuses its own plan of view ``newest_scores``."""
 _CONDITION: Final = "reward < 0.1 AND tool_errors > 0"
 _EXAMPLE: Final = f"SELECT path, reward FROM trajectories WHERE {_CONDITION}"  # noqa: S608
 _NOT_SHOWN: Final = "Interval"
@@ -104,13 +102,12 @@ class Engine:
             are_trajectories: whether a trace without identity counts as a trajectory, too.
             traces: ids of traces whose other rows are read, too.
         """
+        if traces:
+            rows += " OR trace_id IN (SELECT column1 FROM whole_traces)"
         kept = frozenset({views.RECORDED} if in_memory else ())
-        if not traces:
-            return Engine(self._table, kept, rows=rows, are_trajectories=are_trajectories)
-        whole = f"{rows} OR trace_id IN (SELECT column1 FROM whole_traces)"  # noqa: S608
-        narrowed = Engine(self._table, kept, rows=whole, are_trajectories=are_trajectories)
-        # A list of thousands in the condition would be planned for each view.
-        narrowed.keep("whole_traces", "VALUES " + ", ".join(f"({literal(trace)})" for trace in traces))
+        narrowed = Engine(self._table, kept, rows=rows, are_trajectories=are_trajectories)
+        if traces:  # a list of thousands in the condition would be planned for each view
+            narrowed.keep("whole_traces", "VALUES " + ", ".join(f"({literal(trace)})" for trace in traces))
         return narrowed
 
     def check(self, sql: str) -> str:
@@ -367,9 +364,8 @@ def _first_rows(reader: RecordBatchReader, limit: int) -> Table:
 class SharedEngine(Engine):
     """An engine that several threads may use at once.
 
-    A thread that reads rows from the engine holds the GIL while the engine computes them, so no other thread
-    runs. A statement that makes a table does not hold the GIL. So each query makes a table, whose rows are
-    read at once.
+    A thread that reads rows holds the GIL while the engine computes them, so no other thread runs. A
+    statement that makes a table does not. So each query makes a table, whose rows are read at once.
 
     Args:
         table: the opened table.

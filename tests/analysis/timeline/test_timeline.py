@@ -414,7 +414,7 @@ def test_step_without_trajectories_of_the_newest_run(tmp_path):
 
 
 def test_slowest_step_is_chosen_by_the_time_of_its_trajectories(tmp_path):
-    """A sub-trajectory that names another step makes neither longer, nor does a call that outlives its root."""
+    """A sub-trajectory that names another step lengthens neither, nor does a call that outlives its root."""
     inner = call("TOOL", 5, 25, step=9)
     rows = [
         *trajectory(0, 0, 30, inner, step=8),
