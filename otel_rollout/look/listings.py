@@ -129,16 +129,18 @@ class Listing(NamedTuple):
                 yield column.name, each
 
     def conditions(self, given: Mapping[str, Any]) -> dict[str, str]:
-        """Return column → condition of its filters; with several filters, one must hold.
+        """Return column → condition of its filters; of several switches, such as two states, one must hold.
 
         Raises:
             QueryError: a filter's numbers cannot be read.
         """
-        found: dict[str, list[str]] = {}
+        found: dict[str, str] = {}
         for column, each in self.filters:
             if given[each.argument] is not None:
-                found.setdefault(column, []).append(each.sql(column, given[each.argument]))
-        return {name: filters.any_of(conditions) for name, conditions in found.items()}
+                joint = " OR " if each.takes == "switch" else " AND "
+                sql = each.sql(column, given[each.argument])
+                found[column] = f"({found[column]}{joint}{sql})" if column in found else sql
+        return found
 
     def nothing(self, engine: Engine, source: str, of_run: str, given: Mapping[str, Any]) -> str:
         """Return why no row matches filters: what exists instead, or what the source does not tell.

@@ -80,6 +80,13 @@ def of_steps(steps: Collection[Step]) -> str:
     return any_of([equals("step", numbers), f"(step IS NULL AND {equals('step_text', others)})"])
 
 
+def of_path(validate: bool, step: str) -> list[str]:
+    """Return conditions that all rows meet whose path begins like this; a step's name may have slashes."""
+    number = integer_in(step)
+    of_step = [equals("step", number)] if number is not None else []
+    return [equals("validate", validate), any_of([*of_step, "step IS NULL"])]
+
+
 def step_named(text: str) -> Step:
     """Return the step that a text names; None for ``-``."""
     number = integer_in(text)

@@ -34,6 +34,7 @@ IDENTITIES: list[dict[str, Any]] = [
     {"step": " 1 ", "sample_index": " a b ", "rollout_n": " 0 "},
     {"step": 1, "sample_index": "it's $HOME `*` \\n", "rollout_n": 0},
     {"step": 1, "sample_index": "data/train/0", "rollout_n": 0},
+    {"step": "1/2", "sample_index": 0, "rollout_n": 0},
     {"step": 1, "sample_index": "数学", "rollout_n": 0},
     {"step": 1, "sample_index": [1, {"a": 2}], "rollout_n": 0},
     {"step": "warm-up", "sample_index": "\x1b[31m", "rollout_n": 0},

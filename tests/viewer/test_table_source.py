@@ -30,3 +30,12 @@ def test_listed_trajectory_has_its_reward_and_tokens(tmp_path: Path, name: str, 
     assert len(found) == siblings
     assert all(summary.scores[0].value == 0.25 for summary in found)
     assert all((summary.tokens.input, summary.tokens.output) == (3, 5) for summary in found)
+
+
+def test_name_of_a_trajectory_whose_step_has_a_slash_finds_it(tmp_path: Path) -> None:
+    """The name begins like one of another step, which has a trajectory of its own."""
+    spans = [root("1", step=None, step_text="1/2", sample_index="0"), root("2", step=1, sample_index="2")]
+    source = TableSource(Engine(written(tmp_path / "table", spans).open()), "table")
+    (found,) = source.find(parse("1/2/0/0"))
+    assert found.trace_id == spans[0]["trace_id"]
+    assert {summary.path for summary in source.find(parse("1/2/"))} == {"1/2/0/0", "1/2/0"}

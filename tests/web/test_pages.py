@@ -55,6 +55,11 @@ def test_every_trajectory_of_a_run_is_listed(served: Served) -> None:
         ({"validation": "true"}, ["validation/1/0/0"]),
         ({"step": "1", "sample": "1", "tool": "search"}, ["1/1/0", "1/1/1", "1/1/2", "1/1/3"]),
         ({"step": "2", "failed_tool": "search"}, ["2/0/3", "2/1/3"]),
+        (
+            {"step": "1-2", "tool_error": "true", "failed_tool": "search"},
+            ["1/0/3", "1/1/3", "2/0/3", "2/1/3"],
+        ),
+        ({"tool_error": "true", "failed_tool": "browser"}, []),
         ({"tool": "browser' OR true --"}, []),
         ({"step": "2", "sort": "-reward", "reward": ">0.6"}, ["2/0/3", "2/1/3"]),
         ({"step": "1-2", "turns": "2"}, []),

@@ -150,9 +150,12 @@ def _tags(reference: Reference) -> Iterator[dict[str, str]]:
     is_validation, (step, *rest) = parts_of(reference.path)
     tags = {semconv.VALIDATE: str(is_validation)}
     if integer_in(step) is not None:
-        tags[semconv.STEP] = step
+        of_step = tags | {semconv.STEP: step}
         if len(rest) == len(_IN_GROUP) and all(rest):
-            yield _named_as(tags | dict(zip(_IN_GROUP, rest, strict=True)))
+            yield _named_as(of_step | dict(zip(_IN_GROUP, rest, strict=True)))
+        yield _named_as(of_step)
+        if len(rest) <= len(_IN_GROUP):
+            return
     yield _named_as(tags)
 
 

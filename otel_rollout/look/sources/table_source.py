@@ -12,9 +12,8 @@ from otel_rollout.look.conversation.summary import Summary, parts_of
 from otel_rollout.look.conversation.trajectories import summaries_of, summary_of
 from otel_rollout.look.sources.reference import Reference
 from otel_rollout.table import views
-from otel_rollout.table.filters import OF_TRAJECTORY, all_of, equals
+from otel_rollout.table.filters import OF_TRAJECTORY, all_of, equals, of_path
 from otel_rollout.table.query import Engine
-from otel_rollout.table.rows import integer_in
 from otel_rollout.table.select import literal
 
 MAX_LISTED: Final = 100
@@ -200,4 +199,4 @@ def _conditions(reference: Reference) -> list[str]:
     if reference.trace:
         return [f"trace_id LIKE {literal(reference.trace + '%')}"]
     is_validation, (step, *_) = parts_of(reference.path)
-    return [equals("validate", is_validation), equals("step", integer_in(step))]
+    return of_path(is_validation, step)

@@ -15,7 +15,7 @@ from otel_rollout.look.sources import reference
 from otel_rollout.look.sources.private_table import Source
 from otel_rollout.look.sources.table_source import TableSource, conversations_in, runs_with
 from otel_rollout.table import views
-from otel_rollout.table.filters import OF_TRAJECTORY, all_of, any_of, equals
+from otel_rollout.table.filters import OF_TRAJECTORY, all_of, equals, of_path
 from otel_rollout.table.query import Engine
 from otel_rollout.table.rows import integer_in
 
@@ -89,9 +89,7 @@ class GroupName:
     @property
     def conditions(self) -> list[str]:
         """SQL conditions that all rows of the group's trajectories meet."""
-        number = integer_in(self.step)
-        of_step = [equals("step", number)] if number is not None else []
-        return [equals("validate", self.validate), any_of([*of_step, "step IS NULL"]), OF_TRAJECTORY]
+        return [*of_path(self.validate, self.step), OF_TRAJECTORY]
 
     def has(self, summary: Summary) -> bool:
         """Return whether a whole trajectory is in the group, not only a sub-trajectory of it."""
