@@ -32,7 +32,7 @@ _BYTES: Final = {
     for power, prefix in enumerate("KMGT", 1)
 }
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]i?b)", re.IGNORECASE)
-_COLUMNS: Final = ("run_id", "first_step", "last_step", "steps", "trajectories", "spans", "newest", "size")
+_COLUMNS: Final = ("run_id", "first_step", "last_step", "steps", "trajectories", "rows", "newest", "size")
 
 app = typer.Typer(help="Keep a rollout table small.", epilog=epilog("table"), no_args_is_help=True)
 
@@ -185,14 +185,14 @@ def _show(shares: Shares) -> None:
     rows: list[dict[str, Any]] = []
     for run in sorted({share.unit.run_id or "" for share in shares}):
         of_run = [share for share in shares if (share.unit.run_id or "") == run]
-        steps = {share.unit.step for share in of_run if share.unit.step is not None}
+        steps = {share.unit.step for share in of_run if share.trajectories and share.unit.step is not None}
         newest = max(share.newest_ns for share in of_run)
         values = (
             run,
             min(steps, default=None),
             max(steps, default=None),
             len(steps),
-            sum(share.roots for share in of_run),
+            sum(share.trajectories for share in of_run),
             sum(share.rows for share in of_run),
             f"{datetime.fromtimestamp(newest / 1e9, UTC):%Y-%m-%d %H:%M}",
             decimal(sum(share.size for share in of_run)),
@@ -203,5 +203,6 @@ def _show(shares: Shares) -> None:
 
 
 def _counts(shares: Shares) -> str:
-    roots, rows, size = (sum(getattr(share, name) for share in shares) for name in ("roots", "rows", "size"))
-    return f"{counted(roots, 'trajectory')} ({counted(rows, 'span')}, {decimal(size)})"
+    names = ("trajectories", "rows", "size")
+    number, rows, size = (sum(getattr(share, name) for share in shares) for name in names)
+    return f"{counted(number, 'trajectory')} ({counted(rows, 'row')}, {decimal(size)})"

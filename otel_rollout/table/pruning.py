@@ -13,15 +13,18 @@ from otel_rollout.table.data_files import DataFile, FileReader, bins, files_of
 from otel_rollout.table.errors import TableError
 from otel_rollout.table.filters import any_of, equals
 from otel_rollout.table.lease import Lease
+from otel_rollout.table.query import Engine
 from otel_rollout.table.store import Store
 
 if TYPE_CHECKING:
+    from deltalake import DeltaTable
     from deltalake.transaction import AddAction
 
 _COUNTED: Final = (
     "file, run_id, of_step, count(*) AS rows, sum(count(*)) OVER (PARTITION BY file) AS rows_of_file, "
-    "max(start_ns) AS newest_ns, count(*) FILTER (WHERE is_root AND validate IS NOT NULL) AS roots"
+    "max(start_ns) AS newest_ns"
 )
+_TRAJECTORIES: Final = "SELECT run_id, step, count(*) AS number FROM roots GROUP BY run_id, step"
 
 
 class Unit(NamedTuple):
@@ -47,8 +50,8 @@ class Share(NamedTuple):
     Attributes:
         file: the file.
         unit: the step.
-        rows: number of rows.
-        roots: number of trajectories whose root is among the rows.
+        rows: number of rows; a span that was delivered twice has two.
+        trajectories: number of the step's trajectories if this is its first file; else 0.
         newest_ns: start of the newest span, Unix time in nanoseconds.
         size: estimated bytes: the rows' part of the file.
     """
@@ -56,7 +59,7 @@ class Share(NamedTuple):
     file: DataFile
     unit: Unit
     rows: int
-    roots: int
+    trajectories: int
     newest_ns: int
     size: int
 
@@ -109,7 +112,7 @@ def preview(store: Store, choice: Choice) -> tuple[Shares, Shares]:
         TableError: the table cannot be read, or a run is not in it.
     """
     table = store.open()
-    return _divided(FileReader(store, table, has_steps=True), files_of(store, table), choice)
+    return _divided(FileReader(store, table, has_steps=True), table, files_of(store, table), choice)
 
 
 def prune(store: Store, choice: Choice, retention_hours: int) -> Shares:
@@ -139,7 +142,7 @@ def remove(store: Store, choice: Choice, lease: Lease) -> Shares:
     """Remove steps in one commit of the lease's holder; see :func:`prune`."""
     table = store.open()
     reader = FileReader(store, table, has_steps=True)
-    gone, kept = _divided(reader, files_of(store, table), choice)
+    gone, kept = _divided(reader, table, files_of(store, table), choice)
     chosen, left = {share.unit for share in gone}, {share.file.path for share in kept}
     added: list[AddAction] = []
     for each in bins(file for file in _files(gone) if file.path in left):
@@ -151,22 +154,25 @@ def remove(store: Store, choice: Choice, lease: Lease) -> Shares:
     return gone
 
 
-def _divided(reader: FileReader, files: Iterable[DataFile], choice: Choice) -> tuple[Shares, Shares]:
+def _divided(
+    reader: FileReader, table: DeltaTable, files: Iterable[DataFile], choice: Choice
+) -> tuple[Shares, Shares]:
     """Divide the rows of files into those of the chosen steps, and the others."""
-    shares = _shares(reader, files)
+    shares = _shares(reader, table, files)
     chosen = choice(shares)
     gone = [share for share in shares if share.unit in chosen]
     return gone, [share for share in shares if share.unit not in chosen]
 
 
-def _shares(reader: FileReader, files: Iterable[DataFile]) -> Shares:
-    """Count the rows of each step in each file."""
+def _shares(reader: FileReader, table: DeltaTable, files: Iterable[DataFile]) -> Shares:
+    """Count the rows of each step in each file, and its trajectories."""
+    numbers = {Unit(row["run_id"], row["step"]): row["number"] for row in Engine(table).dicts(_TRAJECTORIES)}
     found: Shares = []
     for each in bins(files):
         for row in reader.select(each, _COUNTED, "run_id, of_step"):
             file, unit = each[row["file"]], Unit(row["run_id"], row["of_step"])
             size = round(file.size * row["rows"] / row["rows_of_file"])
-            found.append(Share(file, unit, row["rows"], row["roots"], row["newest_ns"], size))
+            found.append(Share(file, unit, row["rows"], numbers.pop(unit, 0), row["newest_ns"], size))
     return sorted(found, key=lambda share: (share.file.path, share.unit.order))
 
 

@@ -43,20 +43,20 @@ def test_prune_counts_one_trajectory_in_the_singular(tmp_path: Path) -> None:
     """One is no plural."""
     store = written(tmp_path / "table", appended_rows("a", 1, 1), appended_rows("b", 2, 2))
     printed = run("prune", store.location.uri, "--runs", "run-a").output
-    assert "Would remove 1 trajectory (1 span, " in printed
+    assert "Would remove 1 trajectory (1 row, " in printed
 
 
 def test_prune_first_shows_what_would_go(store: Store) -> None:
     """A row per run; only `--yes` removes it."""
     before = all_rows(store.location.uri)
     printed = run("prune", store.location.uri, "--runs", "run-a").output
-    assert "│ run-a  │          1 │         1 │     1 │            3 │     3 │ 2026-01-01 00:00 │" in printed
+    assert "│ run-a  │          1 │         1 │     1 │            3 │    3 │ 2026-01-01 00:00 │" in printed
     assert "run-b" not in printed
-    assert "Would remove 3 trajectories (3 spans, " in printed
-    assert "and leave 2 trajectories (2 spans, " in printed
+    assert "Would remove 3 trajectories (3 rows, " in printed
+    assert "and leave 2 trajectories (2 rows, " in printed
     assert all_rows(store.location.uri) == before
     assert (
-        "Removed 3 trajectories (3 spans, "
+        "Removed 3 trajectories (3 rows, "
         in run("prune", store.location.uri, "--runs", "run-a", "--yes").output
     )
     assert {each["run_id"] for each in all_rows(store.location.uri)} == {"run-b"}

@@ -78,12 +78,14 @@ def test_oldest_steps_go_until_the_rest_fits(store: Store) -> None:
     assert pruned(store, pruning.beyond(total - 1)) == {1, 2, 3, 4, 9}
 
 
-def test_operation_outside_any_trajectory_is_no_trajectory(store: Store) -> None:
-    """Pruning counts the trajectories that the views have."""
-    written(Path(store.location.uri), [root("6", validate=None, start_ns=at(1))])
+def test_pruning_counts_the_trajectories_that_the_views_have(store: Store) -> None:
+    """What lies outside is none, a running one is one, and so is one that was delivered twice."""
+    twice = root("7", start_ns=at(1))
+    written(Path(store.location.uri), [root("6", validate=None, start_ns=at(1)), row("8", "b", "a8"), twice])
+    written(Path(store.location.uri), [twice])
     shares, _ = pruning.preview(store, pruning.beyond(0))
     (counted,) = asked(store, "SELECT count(*) AS number FROM trajectories")
-    assert sum(share.roots for share in shares) == counted["number"]
+    assert sum(share.trajectories for share in shares) == counted["number"]
 
 
 def test_unknown_run_is_named(store: Store) -> None:
