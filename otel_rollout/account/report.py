@@ -225,7 +225,7 @@ class Report:
                 parts.append(f"({count.problem})")
         for what, counts in (
             ("dropped", self.dropped),
-            ("trajectories sampled out", self.sampled_out),
+            ("left out on purpose", self.sampled_out),
             ("groups kept", self.groups_kept),
             ("groups sampled out", self.groups_sampled_out),
         ):

@@ -73,7 +73,7 @@ def _shown(report: Report, steps: bool, width: int) -> RenderableType:
         f" + unfinished {report.unfinished}",
         *(f"recorded by {scope}: {n}" for scope, n in report.scopes.items() if report.other_scopes),
         *_reasons("dropped", report.dropped),
-        *_reasons("trajectories sampled out", report.sampled_out),
+        *_reasons("left out on purpose", report.sampled_out),
         *_reasons("groups delivered", report.groups_kept),
         *_reasons("groups sampled out", report.groups_sampled_out),
         *_received(report),

@@ -160,7 +160,7 @@ def test_program_with_all_trajectories_sampled_out_says_so(target):
     """The line says why nothing was recorded."""
     ended = run(program({"test-file": {"path": str(target)}}), OTEL_ROLLOUT_SAMPLE_RATE="0")
     assert ended.stderr == (
-        "otel-rollout: nothing was recorded. Trajectories sampled out, by reason: 2 (sampled_out).\n"
+        "otel-rollout: nothing was recorded. Left out on purpose, by reason: 2 (sampled_out).\n"
     )
 
 

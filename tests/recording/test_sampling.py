@@ -235,6 +235,7 @@ def test_sampled_out_trajectory_is_silent_and_its_scores_are_counted(
     score("reward", 1.0, trajectory=trajectory.id)
     report = otel_rollout.shutdown(1)
     assert (report.started, report.sampled_out) == (0, {"sampled_out": 1, "score_of_unrecorded": 1})
+    assert "left out on purpose: 1 sampled_out, 1 score_of_unrecorded" in report.summary()
 
 
 def test_groups_are_sampled_below_an_operation(recorded: Callable[[], list[Recorded]]) -> None:

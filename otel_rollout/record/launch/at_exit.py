@@ -170,7 +170,7 @@ def _nothing_recorded(report: Report) -> str:
     if not report.sampled_out:
         return ""
     reasons = ", ".join(f"{number} ({reason})" for reason, number in report.sampled_out.items())
-    return f"nothing was recorded. Trajectories sampled out, by reason: {reasons}."
+    return f"nothing was recorded. Left out on purpose, by reason: {reasons}."
 
 
 def _delivery(name: str, count: ExporterCount, report: Report, node_dir: Path, given: Collection[str]) -> str:
