@@ -118,6 +118,25 @@ def test_longest_model_call_has_the_messages(tmp_path: Path) -> None:
     assert [message["content"] for message in example["messages"]] == ["6 * 7?", "I think.", "6 * 7?", "42"]
 
 
+def test_siblings_of_a_pair_are_of_one_step_and_have_rewards_that_count(tmp_path: Path) -> None:
+    """Steps whose names are texts are several steps; a huge reward is left out, as in every mean."""
+    rewards = {"warm-up": [0.25, 0.75, 1e300], "tune": [0.5]}
+    rows = []
+    for number, (step, n) in enumerate(
+        (step, n) for step, given in rewards.items() for n in range(len(given))
+    ):
+        of_step = {"step": None, "step_text": step, "rollout_n": n}
+        request = {"messages": [{"role": "user", "content": "6 * 7?"}]}
+        rows += [
+            root(str(number), **of_step),
+            call(str(number), f"b{number}", request, f"{number}", **of_step),
+            score(str(number), f"c{number}", rewards[step][n], **of_step),
+        ]
+    written(tmp_path / "table", rows)
+    (pair,) = otel_rollout.open_table(str(tmp_path / "table")).preference_pairs()
+    assert (pair["path"], pair["chosen_reward"], pair["rejected_reward"]) == ("warm-up/7", 0.75, 0.25)
+
+
 def test_trajectory_without_known_messages_is_left_out(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

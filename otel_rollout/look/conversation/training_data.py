@@ -25,7 +25,8 @@ _ROLES: Final = ("system", "developer", "user", MODEL, "tool")
 """Roles of chat messages. Another role means that a prompt's text could not be split into messages."""
 _TRACES_AT_ONCE: Final = 200
 """Trajectories whose spans are read with one query."""
-_GROUP: Final = ("run_id", "project", "experiment", "validate", "step", "sample_index")
+_GROUP: Final = ("run_id", "project", "experiment", "group_path")
+_RATED: Final = "trace_id IN (SELECT trace_id FROM finite_rewards WHERE finite_reward IS NOT NULL)"
 _logger = logging.getLogger(__name__)
 
 
@@ -80,10 +81,10 @@ def pairs(engine: Engine, trajectories: Rows, min_spread: float) -> Iterator[Exa
         trajectories: the trajectories.
         min_spread: minimum difference of the two rewards; a difference of 0 makes no pair.
     """
-    rows = trajectories.select(*_GROUP, "rollout_n", "trace_id", "path", "reward").dicts()
-    rated = [row for row in rows if row["reward"] is not None and row["sample_index"] is not None]
-    groups = grouped(rated, lambda row: tuple(row[name] for name in _GROUP)).values()
-    ordered = (sorted(siblings, key=lambda row: row["rollout_n"] or 0) for siblings in groups)
+    rated = trajectories.where("sample_index IS NOT NULL").where(_RATED)
+    rows = rated.select(*_GROUP, "rollout_n", "trace_id", "path", "reward").dicts()
+    groups = grouped(rows, lambda row: tuple(row[name] for name in _GROUP)).values()
+    ordered = (sorted(siblings, key=lambda row: (row["rollout_n"] or 0, row["path"])) for siblings in groups)
     chosen = ((max(each, key=_reward), min(each, key=_reward)) for each in ordered)
     spreads = ((best, worst, _reward(best) - _reward(worst)) for best, worst in chosen)
     differing = ((best, worst) for best, worst, spread in spreads if spread > 0 and spread >= min_spread)
@@ -113,7 +114,7 @@ def _pair(
     if better[:shared] != worse[: _prompt_length(worse)]:
         return None
     return {
-        "path": best["path"].rpartition("/")[0],
+        "path": best["group_path"],
         "prompt": better[:shared],
         "chosen": better[shared:],
         "rejected": worse[shared:],

@@ -17,7 +17,7 @@ SELECT
   stddev_samp(tool_calls) AS tool_calls_std,
   CASE WHEN sum(tool_calls) > 0 THEN CAST(sum(tool_errors) FILTER (WHERE tool_calls > 0) AS BIGINT) ELSE 0 END
     AS tool_errors, CAST(sum(unparsed) AS BIGINT) AS parse_failures,
-  percentile_cont(0.5) WITHIN GROUP (ORDER BY seconds) AS seconds_p50,
+  count(seconds) AS seconds_count, percentile_cont(0.5) WITHIN GROUP (ORDER BY seconds) AS seconds_p50,
   percentile_cont(0.95) WITHIN GROUP (ORDER BY seconds) AS seconds_p95, max(seconds) AS seconds_max,
   first_value(CASE WHEN seconds IS NOT NULL THEN path END ORDER BY seconds DESC NULLS LAST, path)
     AS seconds_slowest,

@@ -184,7 +184,6 @@ def test_name_of_a_trajectory_names_its_group_too(text: str, samples: list[str])
         ("", "'' does not name a group"),
         ("3dc4978329c7", "'3dc4978329c7' does not name a group"),
         ("validation", "'validation' does not name a group"),
-        ("/7", "'/7' does not name a group"),
     ],
 )
 def test_text_that_names_no_group_is_refused_with_advice(text: str, message: str) -> None:

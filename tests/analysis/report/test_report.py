@@ -79,7 +79,7 @@ def test_figures_of_a_step_are_exact(tmp_path: Path) -> None:
             replies=5, replies_ended=5, replies_truncated=1, tool_calls=2,
             tool_calls_known=2, tool_calls_std=pytest.approx(0.3**0.5), tool_errors=1,
             tools=(Tool("browser", 2, 2, 1, {"TimeoutError": 1}, 2.0),), parse_failures=1,
-            seconds=Seconds(10.0, pytest.approx(18.5), 20.0, "3/5/0", 4.0, 1.0, 1.0, 6.5),
+            seconds=Seconds(4, 10.0, pytest.approx(18.5), 20.0, "3/5/0", 4.0, 1.0, 1.0, 6.5),
             policy_lag=PolicyLag(1, 2.0, 2, 1),
         ),
     )  # fmt: skip
@@ -115,7 +115,7 @@ def test_running_trajectory_has_no_duration_and_misses_no_reward(tmp_path: Path)
     (step,) = steps_of(tmp_path, *list(trajectory(2, tool_fails=False))[1:])
     assert (step.trajectories, step.running, step.tool_calls) == (1, 1, 1)
     assert step.reward == replace(_NO_REWARD, missing=0)
-    assert step.seconds == Seconds(None, None, None, None, None, None, None, None)
+    assert step.seconds == Seconds(0, None, None, None, None, None, None, None, None)
 
 
 def test_odd_rewards_are_counted_apart(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from otel_rollout.cli import app
+from otel_rollout.look.analysis.report.measures import MEASURES
 from otel_rollout.look.analysis.report.page import page_of_report, page_of_step
 from otel_rollout.look.analysis.report.report import RunReport, report_of
 from otel_rollout.look.analysis.report.step import step_of
@@ -54,7 +55,7 @@ def test_figures_of_a_step_are_exact(tmp_path: Path) -> None:
         rewards_compared=4, rewards_differing=0, reward_mean=pytest.approx(-0.0625), reward_difference=0.0,
         differing=(), lags=4, lag_mean=1.5, lag_max=3.0, lag_source="trainer", mismatches=4,
         mismatch_mean=pytest.approx(0.01), mismatch_max=pytest.approx(0.3), mismatch_trajectory="3/0/3",
-        mismatch_turn=2, importance_ratio=1.5, not_finite=0,
+        mismatch_turn=2, importance_ratios=4, importance_ratio=1.5, not_finite=0,
     )  # fmt: skip
     assert step.policy_lag.mean == 3.0
 
@@ -196,3 +197,17 @@ def test_trajectories_that_the_trainer_passes_over_are_not_trained(tmp_path: Pat
     assert step.trainer
     assert (step.trainer.known, step.trainer.trained) == (2, 1)
     assert step.trainer.filtered == {"the trainer did not name it": 1}
+
+
+def test_mean_of_a_step_counts_as_often_as_it_has_values(tmp_path: Path) -> None:
+    """A trainer gives a weight for few trajectories of a step, and mismatches of all."""
+    scores = {"logprob_diff_mean": 0.01}
+    weights = {1: [2.0, None, None], 2: [1.0, 1.0, None]}
+    rows = [
+        row
+        for step, given in weights.items()
+        for n, weight in enumerate(given)
+        for row in trained(8 * step + n, step, scores | ({"importance_ratio": weight} if weight else {}))
+    ]
+    found = [MEASURES["importance_ratio"].of(step) for step in report(tmp_path, *rows).training]
+    assert [value and (value.value, value.count) for value in found] == [(2.0, 1), (1.0, 2)]

@@ -103,7 +103,7 @@ def names_in(text: str) -> list[GroupName]:
         ViewerError: the text names no group.
     """
     validate, (step, *rest) = parts_of(text)
-    if not step or not rest:
+    if not rest:
         raise ViewerError(f"{text!r} does not name a group: write {_FORMS}.")
     samples = ["/".join(rest)]
     if len(rest) > 1 and (integer_in(rest[-1]) is not None or rest[-1] == _MISSING):

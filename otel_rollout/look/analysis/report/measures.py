@@ -153,7 +153,9 @@ def _trainer(of: Callable[[Trainer], _Given]) -> _Of:
 def _phase(name: str, label: str) -> Measure:
     """Return the measure of a trajectory's mean time in a phase."""
     order = f"{name}_seconds"
-    return _seconds(f"seconds_{name}", label, lambda step: (getattr(step.seconds, name), _ended(step)), order)
+    return _seconds(
+        f"seconds_{name}", label, lambda step: (getattr(step.seconds, name), step.seconds.count), order
+    )
 
 
 def _engine_phase(name: str, label: str) -> Measure:
@@ -208,8 +210,12 @@ _STEP_MEASURES: Final = (
         "parse_failures", "unparsable calls, of all replies",
         lambda step: (min(step.parse_failures, step.replies), step.replies), "unparsed",
     ),
-    _seconds("seconds_p50", "duration, median", lambda step: (step.seconds.p50, _ended(step)), "seconds"),
-    _seconds("seconds_p95", "duration, p95", lambda step: (step.seconds.p95, _ended(step)), "seconds", _p95),
+    _seconds(
+        "seconds_p50", "duration, median", lambda step: (step.seconds.p50, step.seconds.count), "seconds",
+    ),
+    _seconds(
+        "seconds_p95", "duration, p95", lambda step: (step.seconds.p95, step.seconds.count), "seconds", _p95,
+    ),
     _phase("generate", "time in model calls"),
     _phase("tool", "time in tools"),
     _phase("reward", "time in rewards"),
@@ -258,8 +264,8 @@ _STEP_MEASURES: Final = (
         "mismatch_mean", "up",
     ),
     _number(
-        "importance_ratio", "importance ratio", _trainer(lambda of: (of.importance_ratio, of.mismatches)),
-        "importance_ratio",
+        "importance_ratio", "importance ratio",
+        _trainer(lambda of: (of.importance_ratio, of.importance_ratios)), "importance_ratio",
     ),
 )  # fmt: skip
 

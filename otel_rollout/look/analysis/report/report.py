@@ -62,6 +62,7 @@ class Seconds:
     """Durations of a step's ended trajectories.
 
     Attributes:
+        count: trajectories with a known duration.
         p50: the median.
         p95: nineteen of twenty trajectories took at most this.
         max: the longest.
@@ -72,6 +73,7 @@ class Seconds:
         waiting: mean seconds in none of these.
     """
 
+    count: int
     p50: float | None
     p95: float | None
     max: float | None

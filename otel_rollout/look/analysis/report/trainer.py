@@ -41,7 +41,8 @@ class Trainer:
         mismatch_max: the largest difference of a token.
         mismatch_trajectory: name of the trajectory with this token.
         mismatch_turn: the model turn of the token, from 1.
-        importance_ratio: mean weight by which the trainer corrects for the sampler's policy.
+        importance_ratios: trajectories with a weight by which the trainer corrects for the sampler's policy.
+        importance_ratio: their mean weight.
         not_finite: trajectories with a score of the trainer that is NaN, infinite, or of 1e150 and more.
     """
 
@@ -65,6 +66,7 @@ class Trainer:
     mismatch_max: float | None
     mismatch_trajectory: str | None
     mismatch_turn: int | None
+    importance_ratios: int
     importance_ratio: float | None
     not_finite: int
 
@@ -108,7 +110,8 @@ SELECT
   first_value(CASE WHEN mismatch IS NOT NULL THEN path END ORDER BY mismatch DESC NULLS LAST, path)
     AS mismatch_trajectory,
   first_value(mismatch_turn ORDER BY mismatch DESC NULLS LAST, path) AS mismatch_turn,
-  avg(importance_ratio) AS importance_ratio, count(not_finite) AS not_finite
+  count(importance_ratio) AS importance_ratios, avg(importance_ratio) AS importance_ratio,
+  count(not_finite) AS not_finite
 FROM {{rows}}
 GROUP BY validate, step, step_text
 HAVING bool_or(has_outcome)
