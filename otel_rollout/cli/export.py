@@ -124,7 +124,9 @@ def _result_of(summary: Summary, name: str) -> dict[str, Any]:
         "task_name": summary.path.rpartition("/")[0],
         "trial_name": name,
         "verifier_result": {"rewards": rewards},
-        "exception_info": {"exception_message": summary.error} if summary.error else None,
+        "exception_info": {"exception_type": summary.error_type, "exception_message": summary.error}
+        if summary.error or summary.error_type
+        else None,
     }
     if summary.seconds is not None and has_time(summary.start_ns):
         start = summary.start_ns / 1e9

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
+from otel_rollout.base import semconv
 from otel_rollout.otlp.json_values import (
     attributes_of,
     hide_text,
@@ -219,6 +220,13 @@ class Span:
     def has_failed(self) -> bool:
         """Whether the status is an error."""
         return self.status == ERROR
+
+    @property
+    def has_succeeded(self) -> bool:
+        """Whether it did not fail; most dumps do not say whether a call failed."""
+        return not self.has_failed and bool(
+            self.status or semconv.DUMP_FORMAT not in self.resource.attributes
+        )
 
     @property
     def error_message(self) -> str:

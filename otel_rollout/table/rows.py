@@ -127,9 +127,8 @@ def _row_of(span: Span, of_resource: Row) -> Row:
     if is_root or (is_ended and row.get("kind") == semconv.KIND_AGENT and "validate" in row):
         _add_repeated_scores(row, others, attributes, span.end_ns)
     call_columns.add(row, span)
-    is_silent = not span.status and semconv.DUMP_FORMAT in span.resource.attributes
-    if is_silent and row.get("kind") == semconv.KIND_TOOL:
-        row["status"] = None  # a dump does not say how most calls ended
+    if not (span.has_failed or span.has_succeeded) and row.get("kind") == semconv.KIND_TOOL:
+        row["status"] = None
     _add_error(row, others, span)
     row["attributes"] = as_json(others) if others else None
     return row

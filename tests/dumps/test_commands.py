@@ -152,7 +152,9 @@ def test_health_gives_no_advice_that_a_dump_cannot_follow(dump):
     assert "→ --all says what is missing" in told
     for advice in ("not observed yet", "record", "score(", "docs/"):
         assert advice not in told
-    assert "A dump does not say whether a tool call failed." in run_here("health", "--all", "--from", dump)
+    assert "A dump does not say of each tool call whether it failed." in run_here(
+        "health", "--all", "--from", dump
+    )
 
 
 def test_patterns_and_forced_formats(dump):

@@ -20,7 +20,7 @@ NAME = "step, sample_index, rollout_n, validate"
 JSON_INPUT = json.dumps({"input.mime_type": "application/json"})
 SAID = {
     "replies": f"SELECT {NAME}, reply, finish_reason FROM turns",
-    "tools": f"SELECT {NAME}, tool_name, arguments, result FROM tool_calls",
+    "tools": f"SELECT {NAME}, tool_name, arguments, result, status, error_type FROM tool_calls",
 }
 
 
@@ -107,12 +107,11 @@ def test_the_example_is_read_again_from_a_file(tmp_path, format_):
 
 
 def test_a_live_run_is_exported_with_its_failed_tools(tmp_path, demo_table):
-    """ATIF says which calls failed, not that others did not; messages have the same rewards and turns."""
+    """ATIF says how each call ended; messages have the same rewards and turns."""
     export(demo_table, "--format", "atif", "--to", "trials")
-    made, live = facts("trials"), facts(demo_table)
-    assert made["rows"] == [
-        of | {"tool_errors": of["tool_errors"] or (None if of["tool_calls"] else 0)} for of in live["rows"]
-    ]
+    columns = f"{ROWS}, error_type"
+    made, live = facts("trials", columns), facts(demo_table, columns)
+    assert made["rows"] == live["rows"]
     assert [_spoken(turn) for turn in made["replies"]] == [_spoken(turn) for turn in live["replies"]]
     results = [
         (call["result"], _result(of["result"])) for call, of in zip(made["tools"], live["tools"], strict=True)
@@ -254,3 +253,22 @@ def test_documents_are_valid_by_the_formats_models(tmp_path):
         for line in export(dump, "--format", "atif").splitlines():
             read = models.Trajectory.model_validate(orjson.loads(line))
             assert len(read.steps) >= 1
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"step": None, "step_text": "1/2", "sample_index": "a/b"},
+        {"step": 9, "sample_index": ""},
+        {"step": None, "sample_index": None, "rollout_n": None},
+        {"step": 1, "sample_index": "7", "validate": True},
+    ],
+)
+def test_an_identity_is_read_again_from_atif(tmp_path, named):
+    """Names may have slashes, be empty, or be missing."""
+    failed = {"status": "error", "error_type": "KeyError", "error_message": "'x'"}
+    call = row("1", "b", "a1", kind="LLM", output="So.", **named)
+    store = written(tmp_path / "table", [root("1", **named, **failed), call])
+    export(store.location.uri, "--format", "atif", "--to", "trials")
+    columns = "step, step_text, sample_index, rollout_n, validate, path, error_type, error_message"
+    assert facts("trials", columns)["rows"] == facts(store.location.uri, columns)["rows"]

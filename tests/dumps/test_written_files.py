@@ -14,7 +14,7 @@ EXPECTED = {
         ("13/0/0", 0.75, 2, 1, 8, None),
     ],
     "harbor": [
-        ("-/sort/AbCdEf3", None, 2, 2, 13, "AgentTimeoutError: late"),
+        ("-/sort/AbCdEf3", None, 2, 2, 13, "late"),
         ("-/sum/AbCdEf1", 1.0, 2, 2, 13, None),
         ("-/sum/AbCdEf2", 0.0, 2, 2, 13, None),
     ],

@@ -62,7 +62,10 @@ def test_document_of_a_failed_tool_call(demo_table: Path) -> None:
         {
             "source_call_id": call["tool_call_id"],
             "content": "Error: division by zero in '8 / 0'",
-            "extra": {"error": "ToolError: division by zero in '8 / 0'"},
+            "extra": {
+                "error": "ToolError: division by zero in '8 / 0'",
+                "error_type": "otel_rollout_demo.tools.ToolError",
+            },
         }
     ]
 

@@ -23,7 +23,9 @@ def document_of(conversation: Conversation) -> dict[str, Any]:
     summary = conversation.summary
     steps = _steps(conversation.said) or [{"step_id": 1, "source": "system", "message": summary.error}]
     name = summary.facts.get(semconv.short_name(semconv.AGENT_NAME)) or summary.name or _AGENT
-    known = {name: getattr(summary, name) for name in ("path", "project", "experiment", "error")}
+    known = {
+        name: getattr(summary, name) for name in ("path", "project", "experiment", "error", "error_type")
+    }
     return {
         "schema_version": SCHEMA_VERSION,
         "session_id": summary.trace_id,
@@ -34,6 +36,7 @@ def document_of(conversation: Conversation) -> dict[str, Any]:
             "otel_rollout": VERSION,
             "run": summary.run,
             **{key: value for key, value in known.items() if value},
+            **({"step": summary.step_text} if summary.step_text else {}),
             "state": summary.state,
             "scores": {score.name: score.value for score in summary.scores},
         },
@@ -104,7 +107,11 @@ def _add_result(step: dict[str, Any], message: Message, turn: Turn) -> None:
     if turn.is_call:
         step.get("extra", {}).pop("is_given", None)  # what the agent did is more than what it was told
         id_ = id_ or _add_call(step, Call(turn.name, turn.arguments, message.call_id))
-    known = {"source_call_id": id_, "content": message.text, "extra": turn.error and {"error": turn.error}}
+    ending = {"error": turn.error, "error_type": turn.error and turn.error_type}
+    extra = (
+        {"is_error": False} if turn.has_succeeded else {name: text for name, text in ending.items() if text}
+    )
+    known = {"source_call_id": id_, "content": message.text, "extra": extra}
     results.append({name: value for name, value in known.items() if value or name == "content"})
 
 

@@ -61,6 +61,7 @@ class Summary:
         name: name of the root span.
         state: ``ok``, ``error``, or ``running`` while no root span has ended.
         error: error of the root span.
+        error_type: its class.
         start_ns: start in nanoseconds of Unix time; if the start is unknown, a small number for sorting.
         seconds: duration; None while the trajectory runs, and if unknown.
         scores: the newest score of each name.
@@ -80,6 +81,7 @@ class Summary:
     name: str = ""
     state: str = "running"
     error: str = ""
+    error_type: str = ""
     start_ns: int = 0
     seconds: float | None = None
     scores: tuple[Score, ...] = ()

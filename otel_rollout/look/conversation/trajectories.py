@@ -25,7 +25,7 @@ _CALLS: Final = f"SELECT trace_id, span_id, {_TOKENS}, model, finish_reason FROM
 _NAMED: Final = "trace_id, run_id, project, experiment, path, step_text, name, state, start_time, seconds"
 _LISTED: Final = f"{_NAMED}, {_TOKENS}, reward, reward_label"
 _COUNTS: Final = ("turns", "tool_calls", "tool_errors")
-_FIGURES: Final = f"{_NAMED}, {_TOKENS}, {', '.join(_COUNTS)}, error_message"
+_FIGURES: Final = f"{_NAMED}, {_TOKENS}, {', '.join(_COUNTS)}, error_message, error_type"
 ORDER_OF_STEPS: Final = "validate, run_id, project, experiment, step, step_text"
 ORDER_OF_GROUPS: Final = f"{ORDER_OF_STEPS}, TRY_CAST(sample_index AS BIGINT), sample_index, group_path"
 IN_ORDER: Final = f"{ORDER_OF_GROUPS}, rollout_n, path, start_time, trace_id"
@@ -153,6 +153,7 @@ def _read(engine: Engine, narrowed: Engine, rows: Sequence[_Row]) -> dict[str, R
                 summary_of(row),
                 start_ns=root["start_ns"],
                 error=(row["error_message"] or "") if row["state"] == "error" else "",
+                error_type=row["error_type"] or "",
                 scores=tuple(scores.get(trace_id, ())),
                 facts=facts_of(first.attributes) if first else {},
             ),

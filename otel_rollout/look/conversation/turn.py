@@ -56,6 +56,8 @@ class Turn:
         calls: tool calls that the model asks for.
         arguments: arguments of a tool or evaluator.
         error: the turn's error; empty if the turn succeeded.
+        error_type: class of the error; empty if unknown.
+        has_succeeded: whether it is known that the call did not fail.
         stack: stack trace of the error.
         token_ids: tokens that the model generated.
         tokens: token counts of the model call.
@@ -75,6 +77,8 @@ class Turn:
     calls: tuple[Call, ...] = ()
     arguments: Any = None
     error: str = ""
+    error_type: str = ""
+    has_succeeded: bool = False
     stack: str = ""
     token_ids: tuple[int, ...] = ()
     tokens: Tokens = field(default_factory=Tokens)
@@ -118,13 +122,15 @@ class Ending(TypedDict):
     """The fields of a :class:`Turn` about its span's end."""
 
     error: str
+    error_type: str
+    has_succeeded: bool
     stack: str
     is_call: bool
     seconds: float | None
 
 
 def ending_of(span: Span) -> Ending:
-    """Return a span's error, stack trace and duration; the duration is None if unknown or still running."""
+    """Return how a span ended, and its duration, which is None if unknown or while the span runs."""
     stacks = [
         str(event.attributes.get(semconv.EXCEPTION_STACKTRACE, ""))
         for event in span.events
@@ -132,6 +138,8 @@ def ending_of(span: Span) -> Ending:
     ]
     return {
         "error": error_of(span),
+        "error_type": str(span.attributes.get(semconv.ERROR_TYPE) or ""),
+        "has_succeeded": span.has_succeeded and not span.is_running,
         "stack": stacks[-1] if stacks else "",
         "is_call": True,
         "seconds": span.seconds if has_time(span.start_ns) and not span.is_running else None,

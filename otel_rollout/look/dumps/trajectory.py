@@ -104,7 +104,7 @@ class DumpedTrajectory:
         place: number of its line or row in the file.
         identity: which trajectory it is.
         messages: the conversation in the form of OpenAI's chat API: ``role``, ``content``, ``tool_calls``. A
-            tool's result may have an ``error``, or ``is_error`` if its content is an error.
+            tool's result may have an ``error`` and ``error_type``, or ``is_error`` if its content is one.
         rewards: name of a score → value; ``reward`` is the score that training used. None is no score.
         times: start and end in ns; None if unknown.
         turns: facts of each model call, in order.
@@ -228,6 +228,7 @@ def _tool_calls(reply: Mapping[str, Any], following: Messages, end: int | None) 
             semconv.GEN_AI_TOOL_CALL_ID: str(call.get("id") or "") or None,
             **_content(semconv.INPUT_VALUE, call.get("arguments")),
             **_content(semconv.OUTPUT_VALUE, result.get("content")),
+            semconv.ERROR_TYPE: result.get("error_type"),
         }
         times = None if end is None else (end, end)
         error = result.get("error") or (result.get("is_error") and result.get("content")) or ""

@@ -40,11 +40,13 @@ def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
             "session_id": (session := document.get("session_id")),
             semconv.AGENT_NAME: at(document, "agent", "name"),
             "model": at(document, "agent", "model_name"),
+            semconv.ERROR_TYPE: at(result, "exception_info", "exception_type")
+            or at(document, "extra", "error_type"),
         }
         rewards = rewards_in(at(result, "verifier_result", "rewards") or {})
         scores = {**(at(document, "extra", "scores") or {}), **rewards}
-        raised = [at(result, "exception_info", f"exception_{part}") for part in ("type", "message")]
-        error = ": ".join(map(str, filter(None, raised))) or str(at(document, "extra", "error") or "")
+        raised = at(result, "exception_info", "exception_message") or at(document, "extra", "error")
+        error = str(raised or at(result, "exception_info", "exception_type") or "")
         times = times_between(result.get("started_at"), result.get("finished_at"))
         identity = _identity(document, result, file)
         key = (session, steps[:1]) if session else None  # a running agent adds steps to its document
@@ -55,9 +57,11 @@ def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
 
 def _identity(document: Record, result: _JSON, file: DumpFile) -> RolloutIdentity:
     """Return the identity that otel-rollout wrote into the document, else one made of the trial's task."""
-    is_validation, (step, *rest) = parts_of(str(at(document, "extra", "path") or ""))
-    if sample := "/".join(rest[:-1]):  # a sample's name may have slashes
-        known = [None if part == "-" else part for part in (step, sample, rest[-1])]
+    is_validation, parts = parts_of(str(at(document, "extra", "path") or ""))
+    named = str(at(document, "extra", "step") or parts[0])  # names of steps and samples may have slashes
+    rest = "/".join(parts).removeprefix(f"{named}/").split("/")
+    if len(parts) > len(rest) > 1:
+        known = [None if part == "-" else part for part in (named, "/".join(rest[:-1]), rest[-1])]
         return RolloutIdentity(known[0], known[1], known[2], is_validation)
     task = result.get("task_name") or document.get("session_id") or file.path.stem
     _, order = file.groups.place(task)
@@ -78,8 +82,13 @@ def _messages(step: _JSON) -> Iterator[_JSON]:
     said = {name: value for name, value in others.items() if value}
     yield {"role": MODEL if source == "agent" else source, "content": step.get("message"), **said}
     for result in at(step, "observation", "results") or ():
-        named = {"tool_call_id": result.get("source_call_id"), "error": at(result, "extra", "error")}
-        yield {"role": "tool", "content": result.get("content"), **named}
+        ending = {name: at(result, "extra", name) for name in ("error", "error_type", "is_error")}
+        yield {
+            "role": "tool",
+            "content": result.get("content"),
+            "tool_call_id": result.get("source_call_id"),
+            **ending,
+        }
 
 
 def _is_unasked(step: _JSON) -> bool:
