@@ -215,7 +215,7 @@ def reply_of(value: Any, further: Any = None, attributes: Mapping[str, Any] = {}
         if role and type(role) is type(text) is str and _BESIDE_MESSAGE.isdisjoint(value):  # as most are
             if len(value) > len((role, text)):
                 return Reply(next(_message(value, role)))
-            return Reply(Message(role, text, has_all_content=not _is_cut(text)))
+            return Reply(Message(role, text, has_all_content=not is_cut(text)))
     value = streams.joined(value, semconv.GENERATOR_ITEMS in attributes)
     found = list(messages_in(further if further else value, "assistant"))
     last = next((n for n, message in enumerate(reversed(found)) if message.role not in _MODEL_ROLES), 0)
@@ -247,7 +247,7 @@ def messages_in(value: Any, role: str) -> Iterator[Message]:
     """Read the messages in a value of any supported shape; those that name no role get ``role``."""
     if isinstance(value, str):
         if value:
-            yield Message(role, value, has_all_content=not _is_cut(value))
+            yield Message(role, value, has_all_content=not is_cut(value))
     elif isinstance(value, list):
         if ids_in(value):
             return
@@ -319,12 +319,12 @@ def _message(entry: Mapping[str, Any], default_role: str) -> Iterator[Message]:
             texts.append(_part_text(part))
     text = "\n".join(filter(None, texts))
     if text or calls or not results:
-        is_whole = not _is_cut(text) and not any(map(_lacks_text, _list(content)))
+        is_whole = not is_cut(text) and not any(map(_lacks_text, _list(content)))
         yield Message(role, text, tuple(calls), str(entry.get("tool_call_id") or ""), is_whole)
     yield from results
 
 
-def _is_cut(text: str) -> bool:
+def is_cut(text: str) -> bool:
     """Return whether a text ends with the note that it was too large to record."""
     return _CUT.search(text, max(0, len(text) - _MAX_CUT_CHARS)) is not None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -264,3 +265,13 @@ def test_process_has_the_name_that_timeline_gives(tmp_path: Path, resource: str,
         for each in two_workers(2.0)
     ]
     assert answer(tmp_path, "slow_worker", rows).message.startswith(f"{name} takes 2.0 times")
+
+
+def test_arguments_in_a_reply_that_are_no_json_are_unparsable_calls(tmp_path: Path) -> None:
+    """The program need not trace the tool, nor its parser."""
+    asked = {"id": "1", "type": "function", "function": {"name": "search", "arguments": "{bad"}}
+    reply = json.dumps({"role": "assistant", "content": None, "tool_calls": [asked]})
+    rows = [*trajectories(8), *(call(n, 1, output=reply) for n in range(8))]
+    finding = answer(tmp_path, "tool_calls_unparsable", rows)
+    assert finding.status == "unhealthy"
+    assert finding.message.startswith("8 of the 8 trajectories with a tool call in step 1 (100 %)")

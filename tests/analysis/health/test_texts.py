@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import random
+from typing import Any
 
 import pytest
 
-from otel_rollout.look.analysis.health.texts import is_repetitive, is_unparsable
+from otel_rollout.look.analysis.health.texts import has_broken_arguments, is_repetitive, is_unparsable
 from tests.analysis.generated_texts import reasoning
 
 _CODE = "".join(f"def check_{name}(value):\n    return value == {len(name)}\n\n" for name in dir(random))
@@ -60,3 +62,25 @@ def test_loop_is_repetitive(text: str) -> None:
 def test_tool_call_that_is_no_json_is_unparsable(text: str, expected: bool) -> None:
     """A call that the length limit has cut is no broken one."""
     assert is_unparsable(text) is expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ('{"q": 1}', False),
+        ("{bad", True),
+        ("", False),
+        ({"q": 1}, False),
+        ('{"q": "a… (12 more characters)', False),
+    ],
+)
+def test_arguments_of_a_reply_that_are_no_json_are_broken(arguments: Any, expected: bool) -> None:
+    """In a message, a completion and a response; none are no fault, nor are those that we have cut."""
+    function = {"name": "search", "arguments": arguments}
+    asked = {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "function": function}]}
+    for output in (
+        asked,
+        {"choices": [{"message": asked}]},
+        {"output": [{"type": "function_call", "call_id": "1", **function}]},
+    ):
+        assert has_broken_arguments(json.dumps(output)) is expected

@@ -11,6 +11,7 @@ import orjson
 
 from otel_rollout.look.analysis.health.rates import Count, counted
 from otel_rollout.look.conversation.formatting import percent
+from otel_rollout.otlp import messages
 
 _MIN_LOOP: Final = 200
 """Least characters of a reply that can be repetitive: short answers may repeat words."""
@@ -28,6 +29,8 @@ _BUDGET: Final = 400 << 20
 _PARTS: Final = 1 << 16
 _CALL: Final = "<tool_call>"
 _CALL_END: Final = "</tool_call>"
+_ASKS: Final = """output LIKE '%"arguments":%'"""
+"""SQL condition that a reply asks for tool calls with arguments, which are JSON, or JSON as text."""
 _IN_TAGS: Final = "<function"
 """Beginning of a call of Qwen's coder models, which is no JSON."""
 
@@ -41,7 +44,7 @@ class Looked:
 
     Attributes:
         repetitive: the trajectories with a text, and whether a reply is repetitive.
-        calls: the trajectories with a tool call in a text, and whether one is unreadable.
+        calls: the trajectories with a tool call in a reply, and whether one is unreadable.
         note: a space, and a sentence on how many trajectories were searched; empty if all were.
     """
 
@@ -69,6 +72,13 @@ def is_unparsable(text: str) -> bool:
     """Return whether a complete tool call in a text cannot be read."""
     parts = (part.partition(_CALL_END) for part in text.split(_CALL)[1:])
     return any(not _is_call(body.strip()) for body, end, _ in parts if end)
+
+
+def has_broken_arguments(output: str) -> bool:
+    """Return whether a reply asks for a tool call whose arguments are no JSON, and so stay a text."""
+    calls = messages.reply_of(messages.read_json(output)).message.calls
+    given = [call.arguments for call in calls if isinstance(call.arguments, str)]
+    return any(text.strip() and not messages.is_cut(text) for text in given)
 
 
 def _is_call(body: str) -> bool:
@@ -111,10 +121,15 @@ def look(spans_of: Callable[[str], str], size: int, batches: Callable[[str], Ite
         note = f" Only {percent(part)} of the trajectories were looked at."
     loops: Marks = {}
     calls: Marks = {}
-    replies = f"{spans_of(chosen)} AS span WHERE kind = 'LLM' AND reply IS NOT NULL"
-    for batch in batches(f"SELECT trace_id, step, reply FROM {replies}"):  # noqa: S608
-        for trace, step, reply in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            mark(loops, trace, step, is_repetitive(reply))
-            if _CALL in reply:
+    replies = f"{spans_of(chosen)} AS span WHERE kind = 'LLM' AND (reply IS NOT NULL OR {_ASKS})"
+    texts = f"SELECT trace_id, step, reply, CASE WHEN {_ASKS} THEN output END FROM {replies}"  # noqa: S608
+    for batch in batches(texts):
+        columns = (column.to_pylist() for column in batch.columns)
+        for trace, step, reply, output in zip(*columns, strict=True):
+            if reply is not None:
+                mark(loops, trace, step, is_repetitive(reply))
+            if reply is not None and _CALL in reply:
                 mark(calls, trace, step, is_unparsable(reply))
+            if output is not None:
+                mark(calls, trace, step, has_broken_arguments(output))
     return Looked(loops, calls, note)
