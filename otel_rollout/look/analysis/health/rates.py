@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
 
 from otel_rollout.look.analysis.health.findings import (
     HEALTHY,
@@ -87,25 +86,6 @@ class Count:
     def share(self) -> float:
         """Share of the trajectories with the fault, from 0 to 1."""
         return self.bad / self.of if self.of else 0.0
-
-
-def counted(rows: Iterable[Mapping[str, Any]], is_bad: Callable[[Mapping[str, Any]], bool]) -> list[Count]:
-    """Return a count for each step.
-
-    Args:
-        rows: rows that stand for several trajectories each, with ``step``, ``number``, and ``first`` and
-            ``last``, the trace ids of two of them.
-        is_bad: returns whether the trajectories of a row have the fault.
-    """
-    of: Counter[int | None] = Counter()
-    bad: Counter[int | None] = Counter()
-    evidence: dict[int | None, list[str]] = {}
-    for row in rows:
-        of[row["step"]] += row["number"]
-        if is_bad(row):
-            bad[row["step"]] += row["number"]
-            evidence.setdefault(row["step"], []).extend((row["first"], row["last"]))
-    return [Count(step, bad[step], number, tuple(evidence.get(step, ()))) for step, number in of.items()]
 
 
 class Excess(NamedTuple):
@@ -251,6 +231,12 @@ def fault_in(counts: Sequence[Count], message: str) -> Finding:
     return Finding("unhealthy", message, tuple({count.step: None for count in counts}), evidence)
 
 
+def too_few(counts: Sequence[Count], message: str, note: str = "") -> Finding:
+    """Return the finding that some steps have more of a fault, in too few trajectories for a verdict."""
+    found = fault_in(counts, f"{message} These are too few to be sure.{note}")
+    return replace(found, status=UNOBSERVED, steps=())
+
+
 # --- findings ----------------------------------------------------------------------------------------------
 
 
@@ -289,11 +275,12 @@ def judged(counts: Sequence[Count], fault: Fault, steps: Container[int | None], 
     if not sum(count.of for count in chosen):
         return unobserved(fault.missing)
     found = excess(counts, fault.limits, steps)
-    if not found.counts:
-        return Finding("healthy", _good(counts, chosen, fault) + note)
-    shares = _shares(found.counts, fault, f" in {steps_said(found.counts)}")
-    message = f"{shares}.{earlier(found.usual)}{note}"
-    return fault_in(found.counts, message)
+    rise = found if found.counts else unsure(counts, fault.limits, steps)
+    if not rise.counts:
+        return Finding(HEALTHY, _good(counts, chosen, fault) + note)
+    shares = _shares(rise.counts, fault, f" in {steps_said(rise.counts)}")
+    message = f"{shares}.{earlier(rise.usual)}"
+    return fault_in(rise.counts, message + note) if found.counts else too_few(rise.counts, message, note)
 
 
 def of_several(*findings: Finding) -> Finding:

@@ -13,7 +13,6 @@ from otel_rollout.look.analysis.health.rates import (
     Count,
     Fault,
     RateLimits,
-    counted,
     fault_in,
     judged,
     of_several,
@@ -143,8 +142,8 @@ def groups_without_spread(scope: Scope) -> Finding:
 def disagrees(scope: Scope) -> Finding:
     """Find rewards that contradict a verifier: low ones of right answers, and high ones of wrong answers."""
     rows = scope.rows(
-        f"SELECT step, verdict, reward, count(*) AS number, min(trace_id) AS first, max(trace_id) AS last "  # noqa: S608
-        f"FROM ({_verdicts(scope)}) AS judged GROUP BY step, verdict, reward "
+        f"SELECT step, verdict, reward, count(*) AS number FROM ({_verdicts(scope)}) AS judged "  # noqa: S608
+        "GROUP BY step, verdict, reward "
         "ORDER BY step, verdict, reward"
     )
     if not any(row["step"] in scope.steps for row in rows):
@@ -163,13 +162,19 @@ def disagrees(scope: Scope) -> Finding:
             f"The usual reward is {right:g} if the verifier says that the answer is right, and {wrong:g} if "
             "it says that the answer is wrong."
         )
-        return fault_in(of_steps(counted(rows, lambda row: True), scope.steps), message)
-    low = counted([row for row in rows if row["verdict"]], lambda row: row["reward"] <= wrong)
-    high = counted([row for row in rows if not row["verdict"]], lambda row: row["reward"] >= right)
+        return fault_in(of_steps(_counts(scope, "true", "true"), scope.steps), message)
+    low = _counts(scope, f"reward <= {wrong!r}", "verdict")
+    high = _counts(scope, f"reward >= {right!r}", "NOT verdict")
     return of_several(
         judged(low, _against("correct", f"at most {wrong:g}, the usual one of incorrect"), scope.steps),
         judged(high, _against("incorrect", f"at least {right:g}, the usual one of correct"), scope.steps),
     )
+
+
+def _counts(scope: Scope, is_bad: str, condition: str) -> list[Count]:
+    """Return a count for each step of the trajectories with a verdict for which a SQL condition holds."""
+    verdicts = f"SELECT *, {is_bad} AS is_bad FROM ({_verdicts(scope)}) AS judged WHERE {condition}"  # noqa: S608
+    return scope.counts(verdicts)
 
 
 def _against(verdict: str, reward: str) -> Fault:

@@ -15,6 +15,8 @@ from otel_rollout.table import filters, views
 from otel_rollout.table.query import Engine
 
 GROUP: Final = "CASE WHEN sample_index IS NOT NULL THEN group_path END"
+UNIT: Final = f"coalesce({GROUP}, trace_id)"
+"""SQL for what often fails as a whole: the group, or a trajectory that is in none."""
 """SQL for the path of a group; null for a trajectory without a dataset row, which is in no group."""
 _TRAJECTORIES: Final = f"""
 SELECT
@@ -168,7 +170,7 @@ class Scope:
     def looked(self) -> texts.Looked:
         """What the texts of the replies show."""
         size = self.rows(f"SELECT coalesce(sum(reply_bytes), 0) AS n FROM {self.signs}")[0]["n"]  # noqa: S608
-        return texts.look(self.spans_of, size, self.engine.batches)
+        return texts.look(self.spans_of, size, self.engine.batches, UNIT)
 
     @functools.cached_property
     def size(self) -> int:
@@ -192,15 +194,21 @@ class Scope:
             of_trajectories: a SELECT of ``trace_id``, ``step`` and the bool ``is_bad``, one row per
                 trajectory or group.
         """
-        rows = self.rows(
-            "SELECT step, count(*) AS number, count(*) FILTER (WHERE is_bad) AS bad, "  # noqa: S608
-            "min(trace_id) FILTER (WHERE is_bad) AS first, max(trace_id) FILTER (WHERE is_bad) AS last "
-            f"FROM ({of_trajectories}) AS counted GROUP BY step ORDER BY step"
+        of_units = (
+            "SELECT counted.step, count(*) AS number, count(*) FILTER (WHERE is_bad) AS bad, "  # noqa: S608
+            "min(counted.trace_id) FILTER (WHERE is_bad) AS first, "
+            "max(counted.trace_id) FILTER (WHERE is_bad) AS last "
+            f"FROM ({of_trajectories}) AS counted "
+            f"JOIN (SELECT trace_id, {UNIT} AS unit FROM {self._roots}) AS root "
+            "ON counted.trace_id = root.trace_id GROUP BY counted.step, unit"
         )
-        return [
-            Count(row["step"], row["bad"], row["number"], tuple(filter(None, (row["first"], row["last"]))))
-            for row in rows
-        ]
+        rows = self.rows(
+            "SELECT step, CAST(sum(bad) AS BIGINT) AS bad, CAST(sum(number) AS BIGINT) AS of, "  # noqa: S608
+            "count(*) FILTER (WHERE bad > 0) AS bad_groups, count(*) AS groups, min(first) AS first, "
+            f"max(last) AS last FROM ({of_units}) AS units GROUP BY step ORDER BY step"
+        )
+        examples = [tuple(filter(None, (row.pop("first"), row.pop("last")))) for row in rows]
+        return [Count(evidence=some, **row) for some, row in zip(examples, rows, strict=True)]
 
     def close(self) -> None:
         """Drop the tables that were made."""

@@ -9,7 +9,8 @@ from typing import Any, Final, TypeAlias
 
 import orjson
 
-from otel_rollout.look.analysis.health.rates import Count, counted
+from otel_rollout.exporting.batching import grouped
+from otel_rollout.look.analysis.health.rates import Count
 from otel_rollout.look.conversation.formatting import percent
 from otel_rollout.otlp import messages
 
@@ -34,8 +35,10 @@ _ASKS: Final = """output LIKE '%"arguments":%'"""
 _IN_TAGS: Final = "<function"
 """Beginning of a call of Qwen's coder models, which is no JSON."""
 
-Marks: TypeAlias = dict[tuple[str, int | None], bool]
-"""Trace id and step of a trajectory → whether one of its replies has a property."""
+_Key: TypeAlias = tuple[str, int | None, str]
+"""Trace id, step and group of a trajectory."""
+Marks: TypeAlias = dict[_Key, bool]
+"""Trajectory → whether one of its replies has a property."""
 
 
 @dataclass(frozen=True)
@@ -92,27 +95,31 @@ def _is_call(body: str) -> bool:
     return all(isinstance(each, dict) and isinstance(each.get("name"), str) for each in calls)
 
 
-def mark(marks: Marks, trace: str, step: int | None, is_bad: bool) -> None:
+def mark(marks: Marks, trajectory: _Key, is_bad: bool) -> None:
     """Note whether one of a trajectory's replies has the property."""
-    marks[trace, step] = is_bad or marks.get((trace, step), False)
+    marks[trajectory] = is_bad or marks.get(trajectory, False)
 
 
 def counts_of(marks: Marks) -> list[Count]:
     """Return a count for each step."""
-    rows = (
-        {"step": step, "number": 1, "first": trace, "last": trace, "is_bad": is_bad}
-        for (trace, step), is_bad in sorted(marks.items(), key=lambda item: item[0][0])
-    )
-    return counted(rows, itemgetter("is_bad"))
+    found = []
+    for step, some in grouped(sorted(marks, key=itemgetter(0)), itemgetter(1)).items():
+        bad = [key for key in some if marks[key]]
+        traces, units = tuple(trace for trace, _, _ in bad), len({unit for _, _, unit in bad})
+        found.append(Count(step, len(bad), len(some), traces, units, len({unit for _, _, unit in some})))
+    return found
 
 
-def look(spans_of: Callable[[str], str], size: int, batches: Callable[[str], Iterator[Any]]) -> Looked:
+def look(
+    spans_of: Callable[[str], str], size: int, batches: Callable[[str], Iterator[Any]], unit: str
+) -> Looked:
     """Search the replies of a run for loops and unreadable tool calls.
 
     Args:
         spans_of: returns the SQL source of the spans of the trajectories for which a condition holds.
         size: bytes of all replies.
         batches: runs a query, and yields its rows in Arrow batches.
+        unit: SQL for the group of a span's trajectory.
     """
     part = min(1.0, _BUDGET / size) if size else 1.0
     chosen, note = "true", ""
@@ -122,14 +129,15 @@ def look(spans_of: Callable[[str], str], size: int, batches: Callable[[str], Ite
     loops: Marks = {}
     calls: Marks = {}
     replies = f"{spans_of(chosen)} AS span WHERE kind = 'LLM' AND (reply IS NOT NULL OR {_ASKS})"
-    texts = f"SELECT trace_id, step, reply, CASE WHEN {_ASKS} THEN output END FROM {replies}"  # noqa: S608
+    texts = f"SELECT trace_id, step, {unit}, reply, CASE WHEN {_ASKS} THEN output END FROM {replies}"  # noqa: S608
     for batch in batches(texts):
         columns = (column.to_pylist() for column in batch.columns)
-        for trace, step, reply, output in zip(*columns, strict=True):
+        for *trajectory, reply, output in zip(*columns, strict=True):
+            key: _Key = tuple(trajectory)
             if reply is not None:
-                mark(loops, trace, step, is_repetitive(reply))
+                mark(loops, key, is_repetitive(reply))
             if reply is not None and _CALL in reply:
-                mark(calls, trace, step, is_unparsable(reply))
+                mark(calls, key, is_unparsable(reply))
             if output is not None:
-                mark(calls, trace, step, has_broken_arguments(output))
+                mark(calls, key, has_broken_arguments(output))
     return Looked(loops, calls, note)

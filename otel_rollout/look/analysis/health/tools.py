@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Final
 
 from otel_rollout.exporting.batching import grouped
-from otel_rollout.look.analysis.health.findings import UNOBSERVED, Finding, unobserved
+from otel_rollout.look.analysis.health.findings import Finding, unobserved
 from otel_rollout.look.analysis.health.rates import (
     Count,
     Fault,
@@ -19,9 +18,10 @@ from otel_rollout.look.analysis.health.rates import (
     parts,
     share_of,
     steps_said,
+    too_few,
     unsure,
 )
-from otel_rollout.look.analysis.health.scope import GROUP, Scope
+from otel_rollout.look.analysis.health.scope import UNIT, Scope
 from otel_rollout.look.analysis.health.texts import counts_of, mark
 from otel_rollout.look.conversation.formatting import percent
 
@@ -33,7 +33,6 @@ _UNPARSABLE: Final = Fault(
     _NO_CALL,
 )
 _BURST: Final = RateLimits(rise=0.1, always=0.9, steady=0.6)
-_GROUP: Final = f"coalesce({GROUP}, trace_id)"
 """SQL for the path of a group; a trajectory without a dataset row is a group of its own."""
 _NAMED: Final = 3
 """Errors that a message names at most."""
@@ -42,10 +41,13 @@ _NAMED: Final = 3
 def unparsable(scope: Scope) -> Finding:
     """Find steps in which the model writes tool calls that cannot be read."""
     # Some frameworks move the calls that can be read out of the text, so neither source has all calls.
-    known = f"SELECT trace_id, step, has_unreadable FROM {scope.signs} WHERE has_unreadable IS NOT NULL"  # noqa: S608
+    known = (
+        f"SELECT trace_id, step, {UNIT} AS unit, has_unreadable FROM {scope.signs} "  # noqa: S608
+        "WHERE has_unreadable IS NOT NULL"
+    )
     calls = scope.looked.calls.copy()
     for row in scope.rows(known):
-        mark(calls, row["trace_id"], row["step"], row["has_unreadable"])
+        mark(calls, (row["trace_id"], row["step"], row["unit"]), row["has_unreadable"])
     return judged(counts_of(calls), _UNPARSABLE, scope.steps, scope.looked.note)
 
 
@@ -74,8 +76,7 @@ def _unsure_rise(scope: Scope) -> Finding | None:
     if not rises:
         return None
     tool = max(rises, key=lambda tool: share_of(rises[tool].counts))
-    message = f"{_burst((tool, ''), *rises[tool])} These are too few to be sure."
-    return replace(fault_in(rises[tool].counts, message), status=UNOBSERVED, steps=())
+    return too_few(rises[tool].counts, _burst((tool, ""), *rises[tool]))
 
 
 def _burst(error: tuple[str, str], counts: list[Count], usual: float | None) -> str:
@@ -120,7 +121,7 @@ def _series(scope: Scope, of_each_class: bool = True) -> dict[tuple[str, str], l
 def _counted(scope: Scope, keys: str, condition: str) -> str:
     """Return SQL for the numbers of trajectories and groups; ``count(DISTINCT …)`` would need much memory."""
     of_trajectories = (
-        f"SELECT {keys}, trace_id, {_GROUP} AS of_group FROM {scope.tools} "  # noqa: S608
+        f"SELECT {keys}, trace_id, {UNIT} AS of_group FROM {scope.tools} "  # noqa: S608
         f"WHERE {condition} GROUP BY {keys}, trace_id, of_group"
     )
     of_groups = (
