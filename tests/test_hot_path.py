@@ -22,7 +22,7 @@ BEFORE = json.loads(BASELINE.read_text())
     reason=f"instructions were counted with Python {BEFORE['python']}",
 )
 def test_traced_call_stays_within_the_baseline():
-    """Instructions and memory of a call change by 2 % at most; memory also by one small object.
+    """Instructions and memory of a call change by 2% at most; memory also by one small object.
 
     The call is off, sampled out or recorded.
     """

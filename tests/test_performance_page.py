@@ -56,7 +56,7 @@ def told_by_the_readme() -> list[str]:
         f"takes {whole(ours[1])} µs of the caller's CPU: half of a bare",
         f"`mlflow.trace` takes {mlflow} times as long as our operation, `weave.op` {weave} times",
         f"Switched off, a call takes {off[1]} µs",
-        f"becomes {step[1].strip('+%')} % slower",
+        f"becomes {step[1].strip('+%')}% slower",
         f"{to_mlflow[5]} µs of CPU for a span to MLflow, {to_weave[5]} µs to Weave",
     ]
 

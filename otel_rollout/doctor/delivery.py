@@ -106,7 +106,7 @@ def _disk(spool: Path, limits: AlarmLimits) -> Iterator[DoctorFinding]:
     share = 100 * free / (state.f_frsize * state.f_blocks)
     if share < limits.min_free:
         yield DoctorCheck("disk").fail(
-            f"{spool} has {decimal(free)} ({share:.1f} %) left",
+            f"{spool} has {decimal(free)} ({share:.1f}%) left",
             "Free disk space: spans that do not fit are dropped.",
         )
 

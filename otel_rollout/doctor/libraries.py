@@ -200,7 +200,7 @@ def _check_sampler(configured: Settings) -> Iterator[DoctorFinding]:
     share = {"always_off": 0.0, "traceidratio": _number(configured.sampler_arg)}.get(name, 1.0)
     if share < 1:
         found = (
-            f"OTEL_TRACES_SAMPLER leaves out {100 * (1 - share):.3g} % of trajectories, with all spans inside"
+            f"OTEL_TRACES_SAMPLER leaves out {100 * (1 - share):.3g}% of trajectories, with all spans inside"
         )
         yield _OTHER_SPANS.warn(found, "Unset it to record every trajectory.")
 

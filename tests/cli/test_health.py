@@ -122,7 +122,7 @@ def test_chosen_steps_are_compared_with_those_before(broken: Path) -> None:
     (check,) = json.loads(ran.stdout)["checks"]
     assert check["steps"] == [6, 7, 8]
     assert {reference.split("/")[0] for reference in check["evidence"]} == {"6", "7", "8"}
-    assert "Earlier, it was 0 %." in check["message"]
+    assert "Earlier, it was 0%." in check["message"]
 
 
 def test_page_stands_alone_and_names_steps_and_trajectories(broken: Path, tmp_path: Path) -> None:

@@ -37,13 +37,13 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_terminal_has_curves_steps_and_tools(table: Path) -> None:
     """The newest run has sparklines, a row per step with every figure, and its tools with their errors."""
     printed = run("--from", table).output
-    assert re.search(r"tool errors +▁▁▁▁▁███ +0 % → 50 %", printed)
-    assert re.search(r"^ +5 +8 +0.5\d+ ± \S+ +0.5\d* .* 0 %", printed, re.MULTILINE)
-    assert re.search(r"^ +8 .* 50 %", printed, re.MULTILINE)
+    assert re.search(r"tool errors +▁▁▁▁▁███ +0% → 50%", printed)
+    assert re.search(r"^ +5 +8 +0.5\d+ ± \S+ +0.5\d* .* 0%", printed, re.MULTILINE)
+    assert re.search(r"^ +8 .* 50%", printed, re.MULTILINE)
     assert re.search(
         r"^ +8 +10.00 s +10.00 s +10.00 s +4.00 s +2.00 s +1.00 s +3.00 s +8/1032/0", printed, re.MULTILINE
     )
-    assert re.search(r"browser +64 +12 \(19 %\) +6 .* 0/8 +4/8 +4/8 +4/8 +TimeoutError", printed)
+    assert re.search(r"browser +64 +12 \(19%\) +6 .* 0/8 +4/8 +4/8 +4/8 +TimeoutError", printed)
     assert re.search(r"^ validation/8 +1 +1 ", printed, re.MULTILINE)
     assert f"from {table}" in printed
 
@@ -98,7 +98,7 @@ def test_recorded_zero_is_shown(tmp_path: Path) -> None:
     assert re.search(r"reward +▅▅ +0 → 0", printed)
     assert re.search(r"policy lag +\S+ +0 → 0", printed)
     assert re.search(r"step +trajectories +reward .*cut replies +policy lag", printed)
-    assert re.search(r"^ +1 +1 +0 .* 0 % +0", printed, re.MULTILINE)
+    assert re.search(r"^ +1 +1 +0 .* 0% +0", printed, re.MULTILINE)
     assert "failed" not in printed
     assert "tool calls" not in printed
     run("--from", tmp_path / "table", "--html", tmp_path / "page.html")
@@ -129,7 +129,7 @@ def test_comparison_names_cause_and_trajectories(table: Path, tmp_path: Path) ->
     arguments = ("--from", table, "--compare", "1-5..6-8")
     printed = run(*arguments).output
     assert "steps 1–5 → steps 6–8" in printed
-    assert "tool browser: errors 0 % → 50 %" in printed
+    assert "tool browser: errors 0% → 50%" in printed
     assert "    all TimeoutError\n" in printed
     assert f"otel-rollout show 6/1024/0 --from {table}   # also 6/1025/0, " in printed
     listed = [
@@ -157,7 +157,7 @@ def test_two_runs_are_compared(table: Path) -> None:
     for name in ("run-1", "first"):
         printed = run("--from", table, "--compare", name).output
         assert "run-1, steps 1–8 → first · run-2, steps 1–8" in printed
-        assert "tool browser: errors 0 % → 19 %" in printed
+        assert "tool browser: errors 0% → 19%" in printed
 
 
 @pytest.mark.parametrize(

@@ -34,10 +34,10 @@ def test_timeline_is_printed(table):
     assert "12 trajectories in 30.00 s: 4.7 at once on average, 12 at most." in printed
     rows = [[cell.strip() for cell in row.split("│")[1:-1]] for row in printed.splitlines() if "│" in row]
     assert rows == [
-        ["generate", "44.00 s", "31 %", "1.5", "13 %"],
-        ["tool", "29.00 s", "21 %", "1.0", "97 %"],
-        ["browser␛", "29.00 s", "21 %", "1.0", "97 %"],
-        ["waiting", "1 min 7 s", "48 %", "2.2", "20 %"],
+        ["generate", "44.00 s", "31.4%", "1.5", "13.3%"],
+        ["tool", "29.00 s", "20.7%", "1.0", "96.7%"],
+        ["browser␛", "29.00 s", "20.7%", "1.0", "96.7%"],
+        ["waiting", "1 min 7 s", "47.9%", "2.2", "20.0%"],
         ["12/1/3", "ok", "30.00 s", "30.00 s", "pid 1"],
         ["pid 1", "7", "10.00 s", "30.00 s"],
         ["pid 2", "5", "10.00 s", "10.00 s"],

@@ -112,10 +112,10 @@ def test_two_instrumentors_of_one_library_are_a_warning(examine):
     [
         ({"OTEL_SDK_DISABLED": "true"}, "not recorded, because OTEL_SDK_DISABLED is true"),
         ({"OTEL_TRACES_EXPORTER": ""}, "not recorded, because tracing is off"),
-        ({"OTEL_TRACES_SAMPLER": "always_off"}, "OTEL_TRACES_SAMPLER leaves out 100 % of trajectories"),
+        ({"OTEL_TRACES_SAMPLER": "always_off"}, "OTEL_TRACES_SAMPLER leaves out 100% of trajectories"),
         (
             {"OTEL_TRACES_SAMPLER": "parentbased_traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0.25"},
-            "OTEL_TRACES_SAMPLER leaves out 75 % of trajectories",
+            "OTEL_TRACES_SAMPLER leaves out 75% of trajectories",
         ),
     ],
 )

@@ -83,7 +83,7 @@ def test_nothing_is_said_of_tool_errors_where_no_call_has_a_known_status(dump, o
     report = _json("report", "--from", dump, "--json")
     assert {step["tool_errors"] for step in report["training"]} == {None}
     assert {tool["errors"] for step in report["training"] for tool in step["tools"]} == {None}
-    assert not re.search(r"tool errors.*0 %|0/\d", run_here("report", "--from", dump))
+    assert not re.search(r"tool errors.*0%|0/\d", run_here("report", "--from", dump))
     assert re.search("tool errors +– +–", run_here("compare", "10/1/0", "10/1/1", "--from", dump))
 
 
@@ -141,8 +141,8 @@ def test_share_of_tool_errors_is_of_the_calls_whose_end_is_known(tmp_path):
     assert (step["tool_calls"], step["tool_calls_known"], step["tool_errors"]) == (5, 2, 1)
     assert (tool["calls"], tool["known"], tool["errors"]) == (5, 2, 1)
     told = run_here("report", "--from", str(dump))
-    assert told.count("50 % of 2") == 2
-    assert "20 %" not in told
+    assert told.count("50% of 2") == 2
+    assert "20%" not in told
 
 
 def test_health_gives_no_advice_that_a_dump_cannot_follow(dump):

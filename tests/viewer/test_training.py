@@ -77,7 +77,7 @@ def test_training_is_a_block_of_its_own(tmp_path: Path) -> None:
         "trained on 0.2 after a KL penalty of 0.05; recorded 0.25",
         "12 tokens",
         "3 versions",
-        "mean 0.11 nats; 25 % of the tokens above 0.1",
+        "mean 0.11 nats; 25% of the tokens above 0.1",
         "0.6 nats at token 8 of the response, in model turn 2 (number 5 above)",
         "1.25",
     ):

@@ -43,13 +43,13 @@ def duration(seconds: float | None) -> str:
 
 
 def percent(share: float) -> str:
-    """Format a share, with a digit after the point near 0 and 1; only 0 and 1 themselves are 0 and 100 %."""
+    """Format a share, with a digit after the point near 0 and 1; only 0 and 1 themselves are 0 and 100%."""
     if 0 < share < 0.0005:
-        return "<0.1 %"
+        return "<0.1%"
     if 0.9995 <= share < 1:
-        return ">99.9 %"
-    digits = 1 if 0 < share < 0.0995 or 0.9905 <= share < 1 else 0
-    return f"{100 * share:.{digits}f} %"
+        return ">99.9%"
+    digits = 1 if 0 < share < 0.0995 or 0.995 <= share < 1 else 0
+    return f"{100 * share:.{digits}f}%"
 
 
 def score(given: Score | None) -> str:

@@ -1,5 +1,5 @@
--- Each trajectory with the figures that a report sums up. A reward that is NaN or infinite is null; `has_no_reward`: none
--- was given. Seconds are as in the views phases and engine_time: an engine would join these by the trace, each time that
+-- Each trajectory with the figures that a report sums up. A number that is NaN, infinite or huge is null;
+-- `has_no_reward`: none was given. Seconds are as in the views phases and engine_time: an engine would join these by the trace, each time that
 -- it reads the rows.
 SELECT
   trace_id, run_id, project, experiment, step, step_text, sample_index, rollout_n, validate, path, group_path, state,
@@ -22,8 +22,11 @@ SELECT
       THEN (greatest(duration_ns, coalesce(last_ns - start_ns, 0)) - coalesce(inside_ns, 0)) / 1e9
   END AS waiting_seconds,
   replies_ended, truncated, coalesce(unparsed, 0) AS unparsed, coalesce(has_outcome, false) AS has_outcome, trained,
-  reason, trained_tokens, advantage, trained_reward, reward_difference, lag AS trainer_lag, lag_source, mismatch,
-  mismatch_mean, mismatch_turn, importance_ratio, not_finite, requests,
+  reason, trained_tokens, CASE WHEN abs(advantage) < 1e150 THEN advantage END AS advantage,
+  CASE WHEN abs(trained_reward) < 1e150 THEN trained_reward END AS trained_reward, reward_difference,
+  CASE WHEN abs(lag) < 1e150 THEN lag END AS trainer_lag, lag_source, mismatch,
+  CASE WHEN mismatch_mean < 1e150 THEN mismatch_mean END AS mismatch_mean, mismatch_turn,
+  CASE WHEN abs(importance_ratio) < 1e150 THEN importance_ratio END AS importance_ratio, not_finite, requests,
   CASE WHEN requests IS NOT NULL THEN turns - coalesce(calls_with_request, 0) END AS calls_without_request,
   queue_seconds, prefill_seconds, decode_seconds, first_token_seconds
 FROM trained_rows LEFT JOIN unparsed_calls ON trace_id = unparsed_trace

@@ -71,22 +71,22 @@ def test_nothing_recorded_is_unobserved() -> None:
     [
         (
             (0.02, 0.03, 0.02, 0.4, 0.3), {4, 5}, "unhealthy",
-            "140 of the 400 trajectories with a call in steps 4–5 (35 %) have a broken one. "
-            "Earlier, it was 2.3 %.",
+            "140 of the 400 trajectories with a call in steps 4–5 (35%) have a broken one. "
+            "Earlier, it was 2.3%.",
         ),
         (
             (0.02, 0.03, 0.02, 0.4, 0.3), {5}, "unhealthy",
-            "60 of the 200 trajectories with a call in step 5 (30 %) have a broken one. "
-            "Earlier, it was 2.3 %.",
+            "60 of the 200 trajectories with a call in step 5 (30%) have a broken one. "
+            "Earlier, it was 2.3%.",
         ),
         (
             (0.02, 0.03, 0.005, 0.4), {3}, "healthy",
-            "1 of the 200 trajectories with a call (0.5 %) has a broken one: below the limit of 50 %, and no "
+            "1 of the 200 trajectories with a call (0.5%) has a broken one: below the limit of 50%, and no "
             "step is clearly above the steps before it.",
         ),
         (
             (0.02, 0.03, 0.02, 0.4), {2}, "healthy",
-            "6 of the 200 trajectories with a call (3.0 %) have a broken one: below the limit of 50 %.",
+            "6 of the 200 trajectories with a call (3.0%) have a broken one: below the limit of 50%.",
         ),
         ((0, 0), {1, 2}, "healthy", "None of the 400 trajectories with a call has a broken one."),
         ((0, 0), {3}, "unobserved", "No call was recorded."),
@@ -103,7 +103,7 @@ def test_chosen_steps_are_compared_with_all_before(
 def test_one_bad_trajectory_alone_is_healthy() -> None:
     """The message does not call it usual."""
     assert judged([Count(1, 1, 1)], _FAULT, {1}).message == (
-        "The only trajectory with a call (100 %) has a broken one: too few to tell from chance."
+        "The only trajectory with a call (100%) has a broken one: too few to tell from chance."
     )
     assert judged([Count(1, 0, 1)], _FAULT, {1}).message == (
         "No trajectory with a call has a broken one: there is only one."

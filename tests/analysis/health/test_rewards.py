@@ -36,7 +36,7 @@ def test_missing_rewards_name_the_step_and_the_trajectories(tmp_path: Path) -> N
     assert (finding.status, finding.steps) == ("unhealthy", (2,))
     assert finding.evidence == ("2/0/0", "2/1/3")
     assert finding.message == (
-        "8 of the 8 trajectories that ended without an error in step 2 (100 %) have no reward."
+        "8 of the 8 trajectories that ended without an error in step 2 (100%) have no reward."
     )
 
 
@@ -47,7 +47,7 @@ def test_sentence_names_steps_without_a_number_if_it_counts_their_trajectories(t
     finding = answer(tmp_path, "reward_missing", [*rows, *warm_up])
     assert finding.steps == (2,)
     assert finding.message == (
-        "16 of the 16 trajectories that ended without an error in step 2 and those without a number (100 %) "
+        "16 of the 16 trajectories that ended without an error in step 2 and those without a number (100%) "
         "have no reward."
     )
 
@@ -116,7 +116,7 @@ def test_groups_whose_siblings_agree_teach_nothing(tmp_path: Path) -> None:
     finding = answer(tmp_path, "groups_without_spread", rows)
     assert (finding.status, finding.steps) == ("unhealthy", (1,))
     assert finding.message == (
-        "4 of the 4 groups with two rewards or more in step 1 (100 %) have one reward for all siblings, "
+        "4 of the 4 groups with two rewards or more in step 1 (100%) have one reward for all siblings, "
         "which teaches nothing."
     )
     assert finding.look_at == ("group", tuple(name.rpartition("/")[0] for name in finding.evidence))
@@ -146,7 +146,7 @@ def test_reward_against_the_verdict_is_unhealthy(tmp_path: Path, kind: str) -> N
     finding = answer(tmp_path, "reward_disagrees", rows)
     assert (finding.status, finding.steps) == ("unhealthy", (1,))
     assert finding.message == (
-        "12 of the 32 trajectories that the verifier calls correct in step 1 (38 %) have a reward of at most "
+        "12 of the 32 trajectories that the verifier calls correct in step 1 (38%) have a reward of at most "
         "0, the usual one of incorrect answers."
     )
 
@@ -173,7 +173,7 @@ def test_wrong_answers_with_the_reward_of_right_ones_are_found(tmp_path: Path) -
         rows.append(given(index, 1, reward, score_comment="correct" if is_right else "incorrect"))
     finding = answer(tmp_path, "reward_disagrees", [*rows, *_more_wrong()])
     assert finding.message == (
-        "16 of the 64 trajectories that the verifier calls incorrect in step 1 (25 %) have a reward of at "
+        "16 of the 64 trajectories that the verifier calls incorrect in step 1 (25%) have a reward of at "
         "least 1, the usual one of correct answers."
     )
 

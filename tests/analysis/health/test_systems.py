@@ -40,7 +40,7 @@ def test_tool_that_starts_failing_is_a_burst(tmp_path: Path) -> None:
     assert (finding.status, finding.steps) == ("unhealthy", (6, 7, 8))
     assert finding.message == (
         "Tool `search` failed with TimeoutError in 63 of the 120 trajectories with a call of it in steps 6–8 "
-        "(52 %). Earlier, it was 2.5 %."
+        "(52%). Earlier, it was 2.5%."
     )
     assert finding.evidence[:2] == ("6/0/0", "7/0/0")
 
@@ -72,14 +72,14 @@ def rising(steps: dict[int, tuple[int, int]]) -> Iterator[dict[str, Any]]:
 
 
 def test_rise_too_small_for_a_verdict_is_told_since_the_step_of_report(tmp_path: Path) -> None:
-    """The check does not call a tool healthy whose errors rise from 11 % to 54 %."""
+    """The check does not call a tool healthy whose errors rise from 11% to 54%."""
     store = written(tmp_path / "table", rising(RISING))
     found = answer_of(store, "tool_error_burst")
     assert (found.status, found.steps) == ("unobserved", ())
     assert found.evidence
     assert found.message == (
-        "Tool `search` failed in 19 of the 35 trajectories with a call of it in steps 4–6 (54 %). "
-        "Earlier, it was 11 %. These are too few to be sure."
+        "Tool `search` failed in 19 of the 35 trajectories with a call of it in steps 4–6 (54%). "
+        "Earlier, it was 11%. These are too few to be sure."
     )
     engine = Engine(store.open())
     (search,) = histories_of(report_of(engine, run_of(engine)).training)
@@ -274,4 +274,4 @@ def test_arguments_in_a_reply_that_are_no_json_are_unparsable_calls(tmp_path: Pa
     rows = [*trajectories(8), *(call(n, 1, output=reply) for n in range(8))]
     finding = answer(tmp_path, "tool_calls_unparsable", rows)
     assert finding.status == "unhealthy"
-    assert finding.message.startswith("8 of the 8 trajectories with a tool call in step 1 (100 %)")
+    assert finding.message.startswith("8 of the 8 trajectories with a tool call in step 1 (100%)")

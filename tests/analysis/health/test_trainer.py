@@ -146,7 +146,7 @@ def test_reasons_count_steps_without_a_number_if_the_sentence_does(tmp_path: Pat
     ]
     finding = found(tmp_path, "training_left_out", rows)
     assert finding.message.startswith("16 of the 32 trajectories"), finding.message
-    assert "in step 1 and those without a number (50 %)" in finding.message
+    assert "in step 1 and those without a number (50%)" in finding.message
     assert "Left out, by reason: no reason given 16." in finding.message
 
 
@@ -219,7 +219,7 @@ def test_sibling_that_the_trainer_did_not_name_tells_whether_its_group_has_one_r
     assert answer_of(store, "groups_without_spread").message.startswith("In all 4 groups")
     assert asked(store, "SELECT path FROM groups WHERE reward_spread = 0") == []
     finding = answer_of(store, "training_left_out")
-    assert finding.message.startswith("12 of the 12 trajectories that the trainer spoke of in step 1 (100 %)")
+    assert finding.message.startswith("12 of the 12 trajectories that the trainer spoke of in step 1 (100%)")
     assert finding.message.endswith(
         "Left out, by reason: too long 12. Whole groups left out: 4, 0 of them with one reward."
     )
@@ -260,8 +260,13 @@ def test_reward_that_was_trained_on_and_not_recorded_is_found(tmp_path: Path) ->
     rows += trained(8, 2, same, reward=1.0)
     finding = found(tmp_path / "other", "trained_reward_differs", rows)
     assert (finding.status, finding.steps, finding.evidence) == ("unhealthy", (2,), ("2/2/0",))
-    assert "In 1 of 1 trajectories (100 %) in step 2" in finding.message
+    assert "In 1 of 1 trajectories (100%) in step 2" in finding.message
     assert "trained on 0.25 after a KL penalty of 0.25, and 1 was recorded." in finding.message
+    huge = trained(0, 1, {"trained_reward": 2.0}, reward=1e300)
+    assert (
+        "trained on 2, and 1e+300 was recorded."
+        in found(tmp_path / "huge", "trained_reward_differs", huge).message
+    )
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
@@ -282,7 +287,7 @@ def test_each_number_that_is_not_finite_is_named_with_its_values(tmp_path: Path)
     ]
     finding = found(tmp_path, "training_not_finite", rows)
     assert finding.message == (
-        "In 2 of 2 trajectories (100 %) in step 1, a number of the trainer is NaN, infinite or huge: "
+        "In 2 of 2 trajectories (100%) in step 1, a number of the trainer is NaN, infinite or huge: "
         "`advantage` is -inf or nan in 2, `return` is inf in 1."
     )
 
@@ -293,8 +298,8 @@ def test_text_in_place_of_a_number_is_named_as_a_text(tmp_path: Path) -> None:
     finding = found(tmp_path, "training_not_finite", rows)
     assert (finding.status, finding.evidence) == ("unhealthy", ("1/0/1", "1/0/0"))
     assert finding.message == (
-        "In 1 of 2 trajectories (50 %) in step 1, a number of the trainer is NaN, infinite or huge: "
-        "`return` is nan in 1. In 1 of 2 trajectories (50 %) in step 1, a score of the trainer is a text, "
+        "In 1 of 2 trajectories (50%) in step 1, a number of the trainer is NaN, infinite or huge: "
+        "`return` is nan in 1. In 1 of 2 trajectories (50%) in step 1, a score of the trainer is a text, "
         "not a number: "
         f'`advantage` is "{"x" * 40}" in 1, `trained` is "yes" in 1.'
     )

@@ -53,7 +53,7 @@ def test_causes_and_tools_that_are_not_listed_are_counted(tmp_path: Path) -> Non
     steps = report_of(engine, run).training
     found = compare(engine, Side(run, steps[:5]), Side(run, steps[5:]), [steps])
     (tool,) = (change for change in found.changes if change.name == "tool_errors:browser")
-    assert list(report_text.parts(tool))[3:] == ["Error3 0 % → 8.3 %", "and 2 more"]
+    assert list(report_text.parts(tool))[3:] == ["Error3 0% → 8.3%", "and 2 more"]
     heading, names = report_text.tools(steps, 5)[0]
     assert (heading, len(names)) == ("tool (12 of 14)", 12)
 
@@ -142,7 +142,7 @@ def test_steps_are_named_as_they_are_compared_and_count_by_their_trajectories(tm
 def test_page_shows_the_changes(tmp_path: Path) -> None:
     """The page has each change with its cause, and the figures within the noise."""
     page = page_of_changes(compared(tmp_path, slice(0, 5), slice(5, 8)))
-    assert "tool browser: errors 0 % → 50 %" in page
+    assert "tool browser: errors 0% → 50%" in page
     assert "all TimeoutError" in page
     assert "<code>6/524/0</code>" in page
     assert "× the usual change" in page

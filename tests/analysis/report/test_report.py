@@ -204,7 +204,7 @@ def test_rewards_of_few_values_are_drawn_as_shares(tmp_path: Path) -> None:
     engine = engine_of(tmp_path, *spans, *trajectory(7))
     page = page_of_report(report_of(engine, run_of(engine)))
     assert "<b>Rewards</b>" in page
-    assert "step 1\n1: 50 %\n0: 25 %\nno number: 25 %" in page
+    assert "step 1\n1: 50%\n0: 25%\nno number: 25%" in page
     assert ">1: 0.667<" in page
     assert ">p10<" not in page  # quantiles of two values say nothing
 

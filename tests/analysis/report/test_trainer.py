@@ -52,7 +52,8 @@ def test_figures_of_a_step_are_exact(tmp_path: Path) -> None:
     (step,) = report(tmp_path, *rows).steps
     assert step.trainer == Trainer(
         known=4, trained=3, filtered={"overlong": 1}, tokens=40, advantages=4, advantage_magnitude=1.0,
-        rewards_compared=4, rewards_differing=0, reward_mean=pytest.approx(-0.0625), reward_difference=0.0,
+        rewards_compared=4, rewards_differing=0, trained_rewards=4, reward_mean=pytest.approx(-0.0625),
+        reward_difference=0.0,
         differing=(), lags=4, lag_mean=1.5, lag_max=3.0, lag_source="trainer", mismatches=4,
         mismatch_mean=pytest.approx(0.01), mismatch_max=pytest.approx(0.3), mismatch_trajectory="3/0/3",
         mismatch_turn=2, importance_ratios=4, importance_ratio=1.5, not_finite=0,
@@ -101,9 +102,10 @@ def test_reward_that_was_trained_on_and_not_recorded_is_found_and_named(tmp_path
     assert document["training"][0]["trainer"]["differing"] == ["2/0/2", "2/0/3"]
 
 
-def test_numbers_that_are_not_finite_are_counted_apart(tmp_path: Path) -> None:
-    """NaN spoils no mean."""
-    rows = [*trained(0, 1, {"advantage": math.nan}), *trained(1, 1, {"advantage": -0.5})]
+@pytest.mark.parametrize("odd", [math.nan, math.inf, 1e200])
+def test_numbers_that_are_not_finite_are_counted_apart(tmp_path: Path, odd: float) -> None:
+    """NaN, infinite and huge ones spoil no mean."""
+    rows = [*trained(0, 1, {"advantage": odd}), *trained(1, 1, {"advantage": -0.5})]
     (step,) = report(tmp_path, *rows).steps
     assert step.trainer
     assert (step.trainer.not_finite, step.trainer.advantages, step.trainer.advantage_magnitude) == (1, 1, 0.5)
@@ -154,7 +156,7 @@ def test_terminal_has_curves_a_table_and_the_reasons(table: Path) -> None:
     """The table is at most a hundred columns wide."""
     ran = CliRunner().invoke(app, ["report", "--from", str(table)], env={"COLUMNS": "100"})
     assert ran.exit_code == 0
-    assert re.search(r"not trained +▁▁▁▁▁███ +0 % → 50 %", ran.output)
+    assert re.search(r"not trained +▁▁▁▁▁███ +0% → 50%", ran.output)
     assert "not trained, too old: 24 trajectories, steps 6–8" in ran.output
     assert max(map(len, ran.output.splitlines())) <= 100
 
@@ -163,7 +165,7 @@ def test_comparison_names_the_filter_and_its_reason(table: Path) -> None:
     """Shares of the reasons are the causes of the change."""
     arguments = ["report", "--from", str(table), "--compare", "1-5..6-8"]
     ran = CliRunner().invoke(app, arguments, env={"COLUMNS": "100"})
-    assert "trajectories not trained on 0 % → 50 %" in ran.output
+    assert "trajectories not trained on 0% → 50%" in ran.output
     assert "    all too old\n" in ran.output
     assert "mismatch, mean 0.01 → 0.11" in ran.output
 

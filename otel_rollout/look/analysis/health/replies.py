@@ -48,10 +48,11 @@ _CONTINUED_LIMITS: Final = RateLimits(rise=0.02, always=0.05, steady=0.01)
 _EDITED: Final = Fault(
     _CONTINUED_LIMITS,
     "trajectories whose turns name the turn that they continue",
-    "a turn whose context is not the beginning of the next one's",
+    "a turn whose context is not the beginning of the next one's, beyond answers that are encoded anew",
     "No model call names the turn that it continues: there is one turn each, a call has several answers, or "
     "OTEL_ROLLOUT_TURNS=whole.",
-    "In all {of} trajectories whose turns name the turn that they continue, each begins with that turn.",
+    "In all {of} trajectories whose turns name the turn that they continue, each begins with that turn, but "
+    "for answers that are encoded anew.",
 )
 _RETOKENIZED: Final = Fault(
     _CONTINUED_LIMITS,

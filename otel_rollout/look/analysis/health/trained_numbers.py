@@ -64,8 +64,9 @@ def reward_differs(scope: Scope) -> Finding:
         )
     first = differing[0].evidence[0]
     example = scope.rows(
-        "SELECT trained_reward, kl_penalty, reward, (SELECT max(abs(reward_difference)) "  # noqa: S608
-        f"FROM {compared} AND {scope.is_judged} AND {DIFFERS}) AS most "
+        "SELECT trained_reward, kl_penalty, "  # noqa: S608
+        "trained_reward + coalesce(kl_penalty, 0) - reward_difference AS reward, "
+        f"(SELECT max(abs(reward_difference)) FROM {compared} AND {scope.is_judged} AND {DIFFERS}) AS most "
         f"FROM {scope.training} WHERE {filters.equals('trace_id', first)}"
     )[0]
     penalty = f" after a KL penalty of {example['kl_penalty']:.4g}" if example["kl_penalty"] else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from otel_rollout.look.analysis.report.changes import RunChange, ToolHistory, histories_of
@@ -66,7 +67,7 @@ def times_usual(given: RunChange) -> str:
 
 
 def change(given: RunChange) -> str:
-    """Return a change: ``tool browser: errors 2 % → 61 %``."""
+    """Return a change: ``tool browser: errors 2% → 61%``."""
     before, after = (in_unit(value, given.unit) for value in (given.before, given.after))
     return f"{given.label} {before} → {after}"
 
@@ -80,7 +81,7 @@ def once(changes: Sequence[RunChange]) -> list[RunChange]:
 
 
 def parts(given: RunChange) -> Iterator[str]:
-    """Yield the causes of a change: ``TimeoutError 0 % → 58 %``; ``all TimeoutError`` for the only one."""
+    """Yield the causes of a change: ``TimeoutError 0% → 58%``; ``all TimeoutError`` for the only one."""
     first = given.parts[0] if len(given.parts) == 1 else None
     if first and (first.before, first.after) == (given.before, given.after):
         yield f"all {first.name}"
@@ -157,15 +158,13 @@ def figures(step: StepReport) -> _Row:
     """Return a step's figures."""
     reward = step.reward
     spread = "" if reward.std is None else f" ± {number(reward.std)}"
-    ended = step.trajectories - step.running
-    covered = f" ({reward.count} of {ended})" if 0 < reward.count < ended else ""
-    covered += f", {reward.odd} NaN, infinite or huge" if reward.odd else ""
+    odd = f", {reward.odd} NaN, infinite or huge" if reward.odd else ""
     quantiles = {"p10": reward.p10, "p50": reward.p50, "p90": reward.p90}
     compared = step.groups_compared
     return {
         "trajectories": f"{step.trajectories}" + (f" ({step.running} running)" if step.running else ""),
         "failed": str(step.failed),
-        "reward": f"{number(reward.mean)}{spread}{covered}",
+        "reward": f"{number(reward.mean)}{spread}{_covered(reward.count, step)}{odd}",
         **{name: number(None if reward.values else value) for name, value in quantiles.items()},
         "no spread": f"{step.groups_without_spread} of {compared}" if compared else UNKNOWN,
         "turns": number(step.turns_mean),
@@ -177,6 +176,12 @@ def figures(step: StepReport) -> _Row:
         "unparsable calls": str(step.parse_failures),
         "policy lag": number(step.policy_lag.mean),
     }
+
+
+def _covered(count: int, step: StepReport) -> str:
+    """Return in brackets how many ended trajectories a mean is of; nothing if it is of all or none."""
+    ended = step.trajectories - step.running
+    return f" ({count} of {ended})" if 0 < count < ended else ""
 
 
 def times(step: StepReport) -> _Row | None:
@@ -216,15 +221,16 @@ def trainer(step: StepReport) -> _Row | None:
     if known is None:
         return None
     by_step = ", by step" if known.lag_source == "step" else ""
+    of = partial(_covered, step=step)
     return {
-        "trained": share(known.trained, known.known),
-        "advantage": number(known.advantage_magnitude),
-        "trained reward": number(known.reward_mean),
+        "trained": f"{share(known.trained, known.known)}{of(known.known)}",
+        "advantage": f"{number(known.advantage_magnitude)}{of(known.advantages)}",
+        "trained reward": f"{number(known.reward_mean)}{of(known.trained_rewards)}",
         "reward differs": str(known.rewards_differing) if known.rewards_compared else UNKNOWN,
-        "policy lag": _with_most(known.lag_mean, known.lag_max, by_step),
-        "mismatch": _with_most(known.mismatch_mean, known.mismatch_max),
+        "policy lag": f"{_with_most(known.lag_mean, known.lag_max, by_step)}{of(known.lags)}",
+        "mismatch": f"{_with_most(known.mismatch_mean, known.mismatch_max)}{of(known.mismatches)}",
         "at turn": number(known.mismatch_turn),
-        "importance ratio": number(known.importance_ratio),
+        "importance ratio": f"{number(known.importance_ratio)}{of(known.importance_ratios)}",
     }
 
 

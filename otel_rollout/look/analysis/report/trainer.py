@@ -29,7 +29,8 @@ class Trainer:
         advantage_magnitude: mean magnitude of the advantage.
         rewards_compared: trajectories with both the reward that was trained on and a recorded reward.
         rewards_differing: trajectories in which these two differ, beyond a KL penalty.
-        reward_mean: mean of the rewards that were trained on.
+        trained_rewards: trajectories with a reward that was trained on.
+        reward_mean: mean of these rewards.
         reward_difference: the largest difference of the two rewards.
         differing: names of the trajectories with the largest differences.
         lags: trajectories with a known policy lag.
@@ -54,6 +55,7 @@ class Trainer:
     advantage_magnitude: float | None
     rewards_compared: int
     rewards_differing: int
+    trained_rewards: int
     reward_mean: float | None
     reward_difference: float | None
     differing: tuple[str, ...]
@@ -102,7 +104,8 @@ SELECT
   count(*) FILTER (WHERE trained) AS trained,
   TRY_CAST(sum(CAST(trained_tokens AS DOUBLE)) AS BIGINT) AS tokens, count(advantage) AS advantages,
   avg(abs(advantage)) AS advantage_magnitude, count(reward_difference) AS rewards_compared,
-  count(*) FILTER (WHERE {DIFFERS}) AS rewards_differing, avg(trained_reward) AS reward_mean,
+  count(*) FILTER (WHERE {DIFFERS}) AS rewards_differing,
+  count(trained_reward) AS trained_rewards, avg(trained_reward) AS reward_mean,
   max(abs(reward_difference)) AS reward_difference,
   count(trainer_lag) AS lags, avg(trainer_lag) AS lag_mean, max(trainer_lag) AS lag_max,
   max(lag_source) AS lag_source, count(mismatch_mean) AS mismatches, avg(mismatch_mean) AS mismatch_mean,

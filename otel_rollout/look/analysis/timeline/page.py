@@ -20,7 +20,6 @@ from otel_rollout.look.analysis.timeline.phase_drawing import (
 from otel_rollout.look.analysis.timeline.phases import DRAWN
 from otel_rollout.look.analysis.timeline.step_time import MOMENTS
 from otel_rollout.look.analysis.timeline.timeline import Timeline
-from otel_rollout.look.conversation.formatting import percent
 from otel_rollout.look.pages.rendering import Links, render
 
 _MAX_LANES: Final = 160
@@ -49,7 +48,7 @@ def page_of_timeline(timeline: Timeline, links: Links | None = None) -> str:
         "timeline.html", links, timeline=timeline, text=timeline_text, most=_MAX_ROWS,
         began=datetime.fromtimestamp(timeline.start / 1e9, UTC), last=_LAST_LANES,
         phases=list(timeline_text.phase_rows(timeline, _MAX_ROWS)),
-        legend=list(totals_of(timeline.lanes, lambda spent: percent(spent / total))),
+        legend=list(totals_of(timeline.lanes, lambda spent: f"{spent / total:.1%}")),
         concurrency=list(_concurrency(timeline)), ticks=ticks_of(end - timeline.start),
         height=len(drawn) * _LANE_HEIGHT,
         window=(since, WIDTH - since) if found else None, lanes=list(_drawn_lanes(timeline, drawn, end)),

@@ -95,7 +95,7 @@ def stragglers_of(lanes: Sequence[Lane]) -> Stragglers | None:
     ``held(k)`` be the time from when all but the last ``k`` trajectories had ended until the last one ended.
     The stragglers are the last ``k`` trajectories for which ``held(k) - k * held(m) / (m + 1)`` is greatest:
     one more would add less than the average. There are stragglers only if two conditions hold. They held the
-    step for at least 10 % of its wall time. And each of them had started before all others had ended.
+    step for at least 10% of its wall time. And each of them had started before all others had ended.
     """
     by_end = sorted(lanes, key=lambda lane: (lane.end, lane.trace_id), reverse=True)
     number = len(by_end)

@@ -11,7 +11,7 @@ from otel_rollout.look.analysis.timeline.step_time import PhaseTime
 from otel_rollout.look.analysis.timeline.stragglers import HeldTime, Stragglers, Tail
 from otel_rollout.look.analysis.timeline.timeline import Timeline
 from otel_rollout.look.analysis.timeline.workers import SlowWorker
-from otel_rollout.look.conversation.formatting import duration, percent
+from otel_rollout.look.conversation.formatting import duration
 from otel_rollout.otlp.engine_phases import DECODE, PREFILL, QUEUE
 
 _PHRASES: Final = {
@@ -119,7 +119,7 @@ def phase_rows(timeline: Timeline, most: int) -> Iterator[PhaseRow]:
 
 
 def _figures(time: PhaseTime) -> tuple[str, ...]:
-    return duration(time.seconds), percent(time.share), f"{time.at_once:.1f}", percent(time.wall_share)
+    return duration(time.seconds), f"{time.share:.1%}", f"{time.at_once:.1f}", f"{time.wall_share:.1%}"
 
 
 def worker_rows(timeline: Timeline) -> list[tuple[str, ...]]:
