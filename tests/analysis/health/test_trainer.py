@@ -152,7 +152,7 @@ def test_reasons_count_steps_without_a_number_if_the_sentence_does(tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("reason", "reward", "spent"),
-    [(UNUSED, None, ""), ("masked", 0.0, "; 10 of them in groups with one reward")],
+    [(UNUSED, None, ""), ("masked", 0.0, "; 10 of these 10 are of groups with one reward")],
 )
 def test_end_of_training_and_groups_with_one_reward_are_no_fault(
     tmp_path: Path, reason: str, reward: float | None, spent: str
@@ -196,8 +196,8 @@ def test_groups_with_one_reward_may_be_left_out_for_a_reason(tmp_path: Path) -> 
     finding = found(tmp_path, "training_left_out", rows)
     assert finding.status == "healthy"
     assert finding.message.endswith(
-        "no spread 60; 60 of them in groups with one reward. Whole groups left out: 15, 15 of them with one "
-        "reward."
+        "no spread 60; 60 of these 60 are of groups with one reward. Whole groups left out: 15, 15 of them "
+        "with one reward."
     )
 
 
@@ -248,7 +248,7 @@ def test_reasons_beyond_the_third_are_counted(tmp_path: Path) -> None:
     reasons = [f"reason {n // 4}" for n in range(20)]
     rows = [row for n, why in enumerate(reasons) for row in trained(n, 1, {"trained": False}, reason=why)]
     finding = found(tmp_path, "training_left_out", rows)
-    assert "Left out, by reason: reason 0 4, reason 1 4, reason 2 4, and 2 more. Whole" in finding.message
+    assert "by reason: reason 0 4, reason 1 4, reason 2 4, other reasons 8. Whole" in finding.message
 
 
 def test_reward_that_was_trained_on_and_not_recorded_is_found(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from otel_rollout.base.training_scores import UNUSED
 from otel_rollout.look.analysis.health.findings import Finding, unobserved
 from otel_rollout.look.analysis.health.rates import Fault, RateLimits, judged, of_several
 from otel_rollout.look.analysis.health.scope import Scope
-from otel_rollout.look.conversation.formatting import first_of
 from otel_rollout.table.training import FILTERED, NO_REASON, PASSED_OVER
 
 _NO_WORD: Final = "No score `trained` says which trajectories the loss uses."
@@ -76,17 +75,19 @@ def _by_reason(scope: Scope, found: Finding) -> str:
     """Return sentences on the most frequent reasons, and on groups with one reward or left out as a whole."""
     reached = f"({_reached(scope)}) AS reached WHERE {scope.is_said_by(found)}"
     reasons = scope.rows(
-        "SELECT reason, count(*) AS number, count(*) OVER () AS reasons, "  # noqa: S608
+        "SELECT reason, count(*) AS number, CAST(sum(count(*)) OVER () AS BIGINT) AS whole, "  # noqa: S608
         "CAST(sum(count(*) FILTER (WHERE has_one_reward)) OVER () AS BIGINT) AS spent "
         f"FROM {reached} AND reason IS NOT NULL "
         f"GROUP BY reason ORDER BY number DESC, reason LIMIT {_NAMED}"
     )
     if not reasons:
         return ""
-    said = [f"{row['reason']} {row['number']:,}" for row in reasons]
-    listed = first_of(said, _NAMED, reasons[0]["reasons"])
-    spent = reasons[0]["spent"]
-    of_spent = f"; {spent:,} of them in groups with one reward" if spent else ""
+    whole, spent = reasons[0]["whole"], reasons[0]["spent"]
+    numbers = {row["reason"]: row["number"] for row in reasons}
+    if rest := whole - sum(numbers.values()):
+        numbers["other reasons"] = rest
+    listed = ", ".join(f"{reason} {number:,}" for reason, number in numbers.items())
+    of_spent = f"; {spent:,} of these {whole:,} are of groups with one reward" if spent else ""
     groups = scope.rows(
         "SELECT count(*) AS number, count(*) FILTER (WHERE has_one_reward) AS spent FROM ("  # noqa: S608
         f"SELECT bool_or(has_one_reward) AS has_one_reward FROM {reached} AND group_path IS NOT NULL "
