@@ -135,7 +135,7 @@ class RolloutTable:
 
     def trajectory(
         self,
-        step: int | str,
+        step: int | str | None,
         sample: int | str | None = None,
         rollout: int | None = None,
         *,
@@ -144,7 +144,7 @@ class RolloutTable:
         """Read one trajectory with its conversation.
 
         Args:
-            step: the training step; or a name as ``otel-rollout show`` takes it, or a trace id.
+            step: the training step; None for a trajectory without one; or a name as ``otel-rollout show`` takes it, or a trace id.
             sample: the dataset row.
             rollout: index in the group; by default 0. If no trajectory has index 0, the default is the only
                 trajectory of the row.
@@ -153,7 +153,8 @@ class RolloutTable:
         Raises:
             TableError: no trajectory or several have this name.
         """
-        name = str(step) if sample is None else "/".join(str(part) for part in (step, sample, rollout or 0))
+        parts = ("-" if step is None else step, sample, rollout or 0)
+        name = str(step) if sample is None else "/".join(map(str, parts))
         try:
             source = TableSource(self._engine, self.uri)
             wanted = reference.parse(f"{VALIDATION}/{name}" if validate else name)
