@@ -84,7 +84,7 @@ def _names(text: str | None, option: str) -> list[str]:
 
 
 def _show(health: Health, location: str, options: Mapping[str, str | None], is_all: bool) -> None:
-    """Print unhealthy checks, how to observe the unobserved ones, and the number of the other checks.
+    """Print unhealthy checks, what the unobserved ones need, and the number of the other checks.
 
     Args:
         health: the findings of the checks.
@@ -106,7 +106,8 @@ def _show(health: Health, location: str, options: Mapping[str, str | None], is_a
                 shown = command(opening, found[:_SHOWN], options)
                 console.print(Text(f"   {shown}", "dim"), soft_wrap=True)
         elif finding.status == "unobserved" and (way := checks.WAYS.get(finding.name, "")):
-            ways.setdefault(_WHY if health.is_of_dump else way, []).append(finding.name)
+            why = finding.message if finding.is_little else _WHY if health.is_of_dump else way
+            ways.setdefault(why, []).append(finding.name)
         else:
             left.append(finding.status)
     if ways:

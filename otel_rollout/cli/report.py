@@ -100,11 +100,14 @@ def _changes(engine: Engine, run: Run, compare: str, step: str | None, validatio
     if match := _STEPS.fullmatch(compare):
         before = _side(run, steps, match["first"], match["last"])
         after = _side(run, steps, match["first_after"], match["last_after"])
+        if before == after:
+            raise QueryError(f"--compare {compare} names the same steps twice: name two that differ.")
         return changes.compare(engine, before, after, [steps])
     try:
         other = run_of(engine, compare, besides=run)
     except QueryError as error:
-        hint = " A range of steps has numbers alone, such as 40..60." if ".." in compare else ""
+        is_steps = ".." in compare or not compare.strip("0123456789- ")
+        hint = " Steps are numbers alone, such as 40..60 or 30-40..50-60." if is_steps else ""
         raise QueryError(f"{error}{hint}") from error
     if other == run:
         raise QueryError(

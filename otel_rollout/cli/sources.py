@@ -115,7 +115,7 @@ def spool_source(from_: str | None) -> SpoolSource:
     """
     if from_ is not None and from_.partition(":")[0] == "mlflow":
         raise ViewerError(
-            "This command reads tables and spools. "
+            "This command reads tables, spools, dumps and files of OTLP. "
             f"`otel-rollout import {from_} --to delta` brings what MLflow has into a table; "
             f"`otel-rollout show --from {from_}` shows it without one."
         )

@@ -94,6 +94,16 @@ def test_what_could_be_observed_is_named_with_the_way(tmp_path: Path) -> None:
     )
 
 
+def test_check_with_too_few_trajectories_says_so_instead_of_how_to_record_them(tmp_path: Path) -> None:
+    """The rewards are there: nobody need record one."""
+    small(tmp_path, [root("1"), score("1", "b", 1.0)])
+    printed = run("--from", tmp_path, "--only", "reward_constant,reward_missing").output
+    assert "reward_constant\n   → There are 1 rewards; with fewer than 8 nobody knows." in re.sub(
+        " +\n", "\n", printed
+    )
+    assert "score(" not in printed
+
+
 def test_rise_too_small_for_a_verdict_is_shown_with_its_trajectories(tmp_path: Path) -> None:
     """It is no failure, and `--step` before the rise finds the tool healthy."""
     small(tmp_path, rising(RISING))

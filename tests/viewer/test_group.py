@@ -47,7 +47,7 @@ def test_run_can_be_chosen(rollout: Rollout, source: str) -> None:
 def test_run_of_mlflow_is_refused_with_advice(rollout: Rollout) -> None:
     """Commands that choose runs read tables and spools."""
     refused = run("group", "1/7", "--from", rollout.location("mlflow"), "--run", "latest", code=2)
-    assert refused.startswith("This command reads tables and spools.")
+    assert refused.startswith("This command reads tables, spools, dumps and files of OTLP.")
 
 
 @pytest.mark.parametrize("source", ["spool", "mlflow", "table"])

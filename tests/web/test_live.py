@@ -47,7 +47,7 @@ def test_trajectories_of_a_running_job_appear(tmp_path: Path) -> None:
         subprocess.run(list(map(str, command)), check=True, timeout=120)
         wait_for(
             lambda: (
-                "first · run-second new spans" in server.get("/").text
+                "first · run-second recent" in server.get("/").text
                 and server.get("/trajectories?run=run-second").body.count('class="state ok"') == 15
             ),
             VISIBLE_SECONDS,

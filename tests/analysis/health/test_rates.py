@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from otel_rollout.look.analysis.health.rates import Count, Fault, RateLimits, excess, judged
+from otel_rollout.look.analysis.health.findings import Finding
+from otel_rollout.look.analysis.health.rates import Count, Fault, RateLimits, excess, judged, of_several
 from otel_rollout.look.conversation.formatting import steps_in_words
 
 LIMITS = RateLimits(rise=0.1, always=0.5, steady=0.35)
@@ -100,11 +101,15 @@ def test_chosen_steps_are_compared_with_all_before(
     assert (finding.status, finding.message) == (status, message)
 
 
-def test_one_bad_trajectory_alone_is_healthy() -> None:
-    """The message does not call it usual."""
-    assert judged([Count(1, 1, 1)], _FAULT, {1}).message == (
-        "The only trajectory with a call (100%) has a broken one: too few to tell from chance."
+def test_share_at_the_limit_of_too_few_trajectories_is_unobserved() -> None:
+    """The finding names them; a healthy finding on another part of the run does not hide it."""
+    few = judged([Count(1, 1, 1, ("t",))], _FAULT, {1})
+    assert few == Finding(
+        "unobserved",
+        "The only trajectory with a call (100%) has a broken one: too few to tell from chance.",
+        evidence=("t",),
     )
+    assert of_several(Finding("healthy", "Good."), few) == few
     assert judged([Count(1, 0, 1)], _FAULT, {1}).message == (
         "No trajectory with a call has a broken one: there is only one."
     )

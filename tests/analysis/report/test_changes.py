@@ -14,7 +14,7 @@ from otel_rollout.look.analysis.report.page import page_of_changes
 from otel_rollout.look.analysis.report.report import report_of
 from otel_rollout.look.analysis.run_choice import run_of
 from tests.analysis.report.runs_for_reports import engine_of, failing_tool, trajectory
-from tests.table.tables import root
+from tests.table.tables import root, row
 
 
 def compared(tmp_path: Path, before: slice, after: slice, first_bad: int = 6) -> RunComparison:
@@ -137,6 +137,27 @@ def test_steps_are_named_as_they_are_compared_and_count_by_their_trajectories(tm
     found = compare(engine, before, after, [])
     p95 = next(each for each in (*found.changes, *found.others) if each.name == "seconds_p95")
     assert p95.before == pytest.approx((1 * 1 + 3 * 3) / 4)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "whole", "is_change"),
+    [(160, 240, 1_000, False), (160, 290, 1_000, True), (160, 290, 100_000, False)],
+)
+def test_phase_changes_if_a_person_reads_it_and_it_is_a_part_of_the_duration(
+    tmp_path: Path, before: int, after: int, whole: int, is_change: bool
+) -> None:
+    """Microseconds of a tool: 0.2 ms stays 0.2 ms, and 0.1 ms are nothing in a trajectory of 100 ms."""
+    rows = []
+    for step, long in enumerate((before,) * 5 + (after,), 1):
+        for n in range(8):
+            at = root(f"{step}{n}", step=step, rollout_n=n, duration_ns=whole * 1000)
+            kept = {"start_ns": at["start_ns"], "duration_ns": long * 1000, "step": step, "rollout_n": n}
+            rows += [at, row(f"{step}{n}", f"c{step}{n}", f"a{step}{n}", kind="TOOL", tool_name="t", **kept)]
+    engine = engine_of(tmp_path, *rows)
+    run = run_of(engine)
+    steps = report_of(engine, run).training
+    found = compare(engine, Side(run, steps[:5]), Side(run, steps[5:]), [steps])
+    assert ("seconds_tool" in {each.name for each in found.changes}) is is_change
 
 
 def test_page_shows_the_changes(tmp_path: Path) -> None:

@@ -72,6 +72,7 @@ _IDS: Final = "record the token ids of prompts and answers: docs/training.md"
 _SIBLINGS: Final = 'score("reward", …), and sample_index for the siblings'
 _VERSIONS: Final = "rollout_trace_attr(…, policy_version_min=…, policy_version_max=…)"
 _OF_TRAINER: Final = "score what training made of the trajectories: docs/training.md"
+_CALLS: Final = f"record {MIN_CALLS} calls or more of one operation in each of two processes"
 BUILT_IN: Final = (
     Check("reward_missing", rewards.missing, _REWARD),
     Check("reward_constant", rewards.constant, _REWARD),
@@ -87,7 +88,7 @@ BUILT_IN: Final = (
     Check("answers_retokenized", replies.retokenized, _IDS),
     Check("reward_disagrees", rewards.disagrees),
     Check("policy_lag", policy.lag, _VERSIONS),
-    Check("slow_worker", workers.slow, f"record {MIN_CALLS} calls of an operation or more in two processes"),
+    Check("slow_worker", workers.slow, _CALLS),
     Check("sampler_mismatch", trained_numbers.sampler_differs, _OF_TRAINER),
     Check("training_lag", training.stale, _OF_TRAINER),
     Check("training_left_out", training.left_out, _OF_TRAINER),

@@ -33,6 +33,7 @@ class Finding:
         steps: the unhealthy steps; None stands for trajectories without a step number.
         evidence: trajectories to look at: a name that ``otel-rollout show`` takes, or a trace id.
         name: the check's name; without it, the name of the entry point.
+        is_little: whether an unobserved fault lacks no recording, but more trajectories.
     """
 
     status: Status
@@ -40,6 +41,7 @@ class Finding:
     steps: tuple[int | None, ...] = ()
     evidence: tuple[str, ...] = ()
     name: str = ""
+    is_little: bool = False
 
     @property
     def is_told(self) -> bool:
@@ -98,6 +100,6 @@ class Health:
         }
 
 
-def unobserved(message: str) -> Finding:
-    """Return the finding of a check whose data was not recorded."""
-    return Finding("unobserved", message)
+def unobserved(message: str, is_little: bool = False) -> Finding:
+    """Return the finding of a check whose data was not recorded, or is too little."""
+    return Finding("unobserved", message, is_little=is_little)

@@ -231,10 +231,11 @@ def fault_in(counts: Sequence[Count], message: str) -> Finding:
     return Finding("unhealthy", message, tuple({count.step: None for count in counts}), evidence)
 
 
-def too_few(counts: Sequence[Count], message: str, note: str = "") -> Finding:
-    """Return the finding that some steps have more of a fault, in too few trajectories for a verdict."""
-    found = fault_in(counts, f"{message} These are too few to be sure.{note}")
-    return replace(found, status=UNOBSERVED, steps=())
+def too_few(
+    counts: Sequence[Count], message: str, note: str = "", why: str = " These are too few to be sure."
+) -> Finding:
+    """Return the finding that some steps have much of a fault, in too few trajectories for a verdict."""
+    return replace(fault_in(counts, message + why + note), status=UNOBSERVED, steps=())
 
 
 # --- findings ----------------------------------------------------------------------------------------------
@@ -276,6 +277,8 @@ def judged(counts: Sequence[Count], fault: Fault, steps: Container[int | None], 
         return unobserved(fault.missing)
     found = excess(counts, fault.limits, steps)
     rise = found if found.counts else unsure(counts, fault.limits, steps)
+    if not rise.counts and share_of(chosen) >= fault.limits.always:
+        return too_few(chosen, _shares(chosen, fault), note, ": too few to tell from chance.")
     if not rise.counts:
         return Finding(HEALTHY, _good(counts, chosen, fault) + note)
     shares = _shares(rise.counts, fault, f" in {steps_said(rise.counts)}")
@@ -284,12 +287,11 @@ def judged(counts: Sequence[Count], fault: Fault, steps: Container[int | None], 
 
 
 def of_several(*findings: Finding) -> Finding:
-    """Merge findings on parts of a run: the unhealthy ones, else the healthy ones, else all."""
-    order = (UNHEALTHY, HEALTHY, UNOBSERVED)
-    status = min((each.status for each in findings), key=order.index)
-    chosen = [each for each in findings if each.status == status]
+    """Merge findings on parts of a run: the unhealthy ones, else those too few, else the healthy ones, else all."""
+    ranks = [(each.status != UNHEALTHY, not each.is_told, each.status != HEALTHY) for each in findings]
+    chosen = [each for each, rank in zip(findings, ranks, strict=True) if rank == min(ranks)]
     return Finding(
-        status,
+        chosen[0].status,
         " ".join(each.message for each in chosen),
         tuple({step: None for each in chosen for step in each.steps}),
         tuple(trace for each in chosen for trace in each.evidence),
@@ -322,8 +324,6 @@ def _good(counts: Sequence[Count], chosen: Sequence[Count], fault: Fault) -> str
         if number == 1:
             return f"No {_one(fault.of)} has {fault.has}: there is only one."
         return (fault.none or f"None of the {{of}} {fault.of} has {fault.has}.").format(of=f"{number:,}")
-    if share_of(chosen) >= fault.limits.always:
-        return f"{_shares(chosen, fault)}: too few to tell from chance."
     before = sorted(count.step for count in counts if count.of and count.step is not None)
     can_rise = any(count.step is None or count.step in before[MIN_BASELINE:] for count in chosen)
     rise = ", and no step is clearly above the steps before it" if can_rise else ""

@@ -6,6 +6,7 @@ import itertools
 import math
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from otel_rollout.look.analysis.health.findings import Finding, unobserved
@@ -63,7 +64,7 @@ def missing(scope: Scope) -> Finding:
         "SELECT trace_id, step, has_no_reward AS is_bad "  # noqa: S608
         f"FROM {scope.trajectories} WHERE state = 'ok' AND {scope.is_over}"
     )
-    return judged(counts, _MISSING, scope.steps)
+    return replace(judged(counts, _MISSING, scope.steps), is_little=True)
 
 
 # --- constant ----------------------------------------------------------------------------------------------
@@ -81,7 +82,8 @@ def constant(scope: Scope) -> Finding:
         return unobserved(_NO_REWARD)
     rewards = sum(step["rewards"] for step in steps)
     if rewards < _MIN_REWARDS:
-        return unobserved(f"There are {rewards} rewards; with fewer than {_MIN_REWARDS} nobody knows.")
+        few = f"There are {rewards} rewards; with fewer than {_MIN_REWARDS} nobody knows."
+        return unobserved(few, is_little=True)
     found = [step for step in _constant_steps(scope, steps) if step["step"] in scope.steps]
     if not found:
         least, greatest = min(step["least"] for step in chosen), max(step["greatest"] for step in chosen)

@@ -6,11 +6,13 @@ consecutive steps. The noise of a step is their median divided by 0.954, or thei
 Differences between a step of one side and a step of the other do not count. The noise of a step is at least
 the standard error of a sample of its size, so that a run of two steps can be compared. The noise of a side is
 the noise of a step divided by the root of the side's number of steps, and at least a hundredth of the figure.
+For a phase, it is at least a thousandth of a trajectory's duration: nobody gains from a shorter change.
 
 The groups of a step tell the error of its mean reward better than other steps do, which may differ for other
 causes. So for the mean reward, the noise of steps counts only if it is more than twice the error from groups.
 
-The surprise is the difference of the two sides, divided by the root of the sum of their squared noises.
+The surprise is the difference of the two sides, divided by the root of the sum of their squared noises. Two
+figures that a person reads as equal have none.
 """
 
 from __future__ import annotations
@@ -28,19 +30,25 @@ from otel_rollout.look.analysis.report.measures import Measure, Unit, Value, mea
 from otel_rollout.look.analysis.report.report import StepReport, Tool
 from otel_rollout.look.analysis.rises import SURPRISING, risen_at
 from otel_rollout.look.analysis.run_choice import Run, reference_of, runs_in
-from otel_rollout.look.conversation.formatting import steps_in_words
+from otel_rollout.look.conversation.formatting import duration, percent, steps_in_words
 from otel_rollout.table.query import Engine
 
 _OF_NORMAL: Final = (0.954, 1.627)
 """Median and upper quartile of the absolute difference of two normal draws, in standard deviations."""
 _RELATIVE: Final = 0.01
 """Least noise of a side, as a part of the figure."""
+_OF_DURATION: Final = 0.001
+"""Least noise of a phase on a side, as a part of the median duration of a trajectory."""
 _LEAST: Final = 1e-9
 """Least noise of a side."""
 _SWINGING: Final = 2.0
 """Ratio of the noise of steps to the error from groups, above which the noise of steps counts, too."""
 _MIN_DIFFERENCES: Final = 3
 """Minimum differences of consecutive steps to tell the noise."""
+_WRITTEN: Final[Mapping[Unit, Callable[[float], str]]] = {
+    "share": percent, "seconds": duration, "number": str,
+}  # fmt: skip
+"""Unit → a figure as a person reads it; a number has enough digits for every change that counts."""
 _MIN_PART: Final = 0.01
 """Minimum change of a cause's share for the cause to be named."""
 
@@ -181,9 +189,12 @@ def _change(
         return None
     before, after = (_pooled(side) for side in values)
     usual = _noise(measure.of, sides, history)
-    floor = max(_RELATIVE * max(abs(before), abs(after)), _LEAST)
+    whole = max((step.seconds.p50 or 0.0 for side in sides for step in side), default=0.0)
+    least = _OF_DURATION * whole if measure.is_phase else _LEAST
+    floor = max(_RELATIVE * max(abs(before), abs(after)), least, _LEAST)
     noise = math.hypot(*(max(_side_noise(side, usual), floor) for side in values))
-    difference = after - before
+    written = _WRITTEN[measure.unit]
+    difference = 0.0 if written(before) == written(after) else after - before
     is_worse = None if measure.worse is None else (difference > 0) == (measure.worse == "up")
     return RunChange(
         measure.name,

@@ -67,6 +67,11 @@ class Measure:
     tool: str | None = None
 
     @property
+    def is_phase(self) -> bool:
+        """Whether it is a part of a trajectory's duration."""
+        return self.name.startswith(("seconds_", "engine_"))
+
+    @property
     def rank(self) -> int:
         """Place of its change: 0 for a possible cause, 1 for the outcome, 2 for what follows from others."""
         name = self.name.partition(":")[0]
@@ -195,7 +200,7 @@ _STEP_MEASURES: Final = (
         "tokens_out",
     ),
     _share(
-        "truncated", "truncated replies", lambda step: (step.replies_truncated, step.replies_ended),
+        "truncated", "cut replies", lambda step: (step.replies_truncated, step.replies_ended),
         "truncated",
     ),
     _number(
