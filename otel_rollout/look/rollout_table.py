@@ -144,7 +144,8 @@ class RolloutTable:
         """Read one trajectory with its conversation.
 
         Args:
-            step: the training step; None for a trajectory without one; or a name as ``otel-rollout show`` takes it, or a trace id.
+            step: the training step, or None for a trajectory without one; or a name as ``otel-rollout show``
+                takes it, or a trace id.
             sample: the dataset row.
             rollout: index in the group; by default 0. If no trajectory has index 0, the default is the only
                 trajectory of the row.

@@ -98,7 +98,7 @@ def test_check_with_too_few_trajectories_says_so_instead_of_how_to_record_them(t
     """The rewards are there: nobody need record one."""
     small(tmp_path, [root("1"), score("1", "b", 1.0)])
     printed = run("--from", tmp_path, "--only", "reward_constant,reward_missing").output
-    assert "reward_constant\n   → There are 1 rewards; with fewer than 8 nobody knows." in re.sub(
+    assert "reward_constant\n   → Only 1 reward: with fewer than 8 nobody knows." in re.sub(
         " +\n", "\n", printed
     )
     assert "score(" not in printed

@@ -658,7 +658,7 @@ def test_mistake_is_one_line(table: Path, arguments: list[str], words: str) -> N
         ("/no/such/place", "There is no file or directory /no/such/place."),
         (
             "mlflow",
-            "This command reads tables, spools, dumps and files of OTLP. `otel-rollout import mlflow --to delta`",
+            "This command reads tables, spools, dumps and files of OTLP. `otel-rollout import mlflow",
         ),
         ("s3://", "expected a directory, or s3://BUCKET/PATH"),
     ],

@@ -14,7 +14,8 @@ from otel_rollout.look.analysis.report.page import page_of_changes
 from otel_rollout.look.analysis.report.report import report_of
 from otel_rollout.look.analysis.run_choice import run_of
 from tests.analysis.report.runs_for_reports import engine_of, failing_tool, trajectory
-from tests.table.tables import root, row
+from tests.table.tables import root
+from tests.table.tables import row as row_of
 
 
 def compared(tmp_path: Path, before: slice, after: slice, first_bad: int = 6) -> RunComparison:
@@ -152,7 +153,10 @@ def test_phase_changes_if_a_person_reads_it_and_it_is_a_part_of_the_duration(
         for n in range(8):
             at = root(f"{step}{n}", step=step, rollout_n=n, duration_ns=whole * 1000)
             kept = {"start_ns": at["start_ns"], "duration_ns": long * 1000, "step": step, "rollout_n": n}
-            rows += [at, row(f"{step}{n}", f"c{step}{n}", f"a{step}{n}", kind="TOOL", tool_name="t", **kept)]
+            rows += [
+                at,
+                row_of(f"{step}{n}", f"c{step}{n}", f"a{step}{n}", kind="TOOL", tool_name="t", **kept),
+            ]
     engine = engine_of(tmp_path, *rows)
     run = run_of(engine)
     steps = report_of(engine, run).training

@@ -287,7 +287,7 @@ def judged(counts: Sequence[Count], fault: Fault, steps: Container[int | None], 
 
 
 def of_several(*findings: Finding) -> Finding:
-    """Merge findings on parts of a run: the unhealthy ones, else those too few, else the healthy ones, else all."""
+    """Merge findings on parts of a run: the unhealthy ones, those too few, the healthy ones, or all."""
     ranks = [(each.status != UNHEALTHY, not each.is_told, each.status != HEALTHY) for each in findings]
     chosen = [each for each, rank in zip(findings, ranks, strict=True) if rank == min(ranks)]
     return Finding(

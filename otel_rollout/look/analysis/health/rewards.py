@@ -21,7 +21,7 @@ from otel_rollout.look.analysis.health.rates import (
     steps_said,
 )
 from otel_rollout.look.analysis.health.scope import Scope
-from otel_rollout.look.conversation.formatting import first_of, steps_in_words
+from otel_rollout.look.conversation.formatting import counted, first_of, steps_in_words
 
 _MISSING: Final = Fault(
     RateLimits(rise=0.01, always=0.02, steady=0.002),
@@ -82,7 +82,7 @@ def constant(scope: Scope) -> Finding:
         return unobserved(_NO_REWARD)
     rewards = sum(step["rewards"] for step in steps)
     if rewards < _MIN_REWARDS:
-        few = f"There are {rewards} rewards; with fewer than {_MIN_REWARDS} nobody knows."
+        few = f"Only {counted(rewards, 'reward')}: with fewer than {_MIN_REWARDS} nobody knows."
         return unobserved(few, is_little=True)
     found = [step for step in _constant_steps(scope, steps) if step["step"] in scope.steps]
     if not found:
