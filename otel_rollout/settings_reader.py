@@ -124,7 +124,10 @@ def unknown_variables(environ: Mapping[str, str]) -> list[str]:
     found = []
     for name in sorted(set(environ) - {*known, CONFIG_VARIABLE, WARNED_VARIABLE, NAMES_VARIABLE}):
         if name.startswith(PREFIX):
-            meant = closest(name.removeprefix(PREFIX), without_prefix)
+            short = name.removeprefix(PREFIX)
+            by_beginning = {each[: len(short)]: each for each in reversed(without_prefix)}
+            begun = by_beginning.get(closest(short, by_beginning) or "")
+            meant = closest(short, without_prefix) or begun
             suggestion = f" Did you mean {without_prefix[meant]!r}?" if meant else ""
             found.append(f"{name} is not a variable of otel-rollout and has no effect.{suggestion}")
         elif name.startswith("OTEL") and (meant := closest(name, known, _MIN_SIMILARITY)):

@@ -434,6 +434,7 @@ def test_row_of_a_setting_names_every_word_that_it_takes():
         ("OTEL_ROLLOUT_KEPP", "OTEL_ROLLOUT_KEEP"),
         ("OTEL_ROLLOUT_PROJECT_NAME", "OTEL_ROLLOUT_PROJECT"),
         ("OTEL_ROLOUT_KEEP", "OTEL_ROLLOUT_KEEP"),
+        ("OTEL_ROLLOUT_SAMPEL", "OTEL_ROLLOUT_SAMPLE_RATE"),
         ("OTEL_TRACE_EXPORTER", "OTEL_TRACES_EXPORTER"),
         ("OTEL_TRACES_EXPORTERS", "OTEL_TRACES_EXPORTER"),
     ],

@@ -194,10 +194,11 @@ class Ledger(LedgerFile):
             destination = self.destinations[exporter]
             self._db.execute("INSERT OR REPLACE INTO destination VALUES (?, ?)", (exporter, destination))
 
-    def forget_failures(self) -> None:
-        """Clear failures of earlier forwarders, which may have lacked credentials."""
+    def forget_failures(self, exporters: Iterable[str]) -> None:
+        """Clear an earlier forwarder's failures at these exporters; it may have lacked credentials."""
         with self._change():
-            self._db.execute("UPDATE attempt SET kind = NULL")
+            names = [(name,) for name in exporters]
+            self._db.executemany("UPDATE attempt SET kind = NULL WHERE exporter = ?", names)
 
     def note_link(self, exporter: str, run: str, problem: str | None) -> None:
         """Record the tracker's run that traces are linked to, or why they are not."""

@@ -191,18 +191,24 @@ def _errors_reported() -> Iterator[None]:
 
 
 class _Command(TyperCommand):
-    """A subcommand that suggests ``--from`` for an unexpected argument.
+    """A subcommand that suggests the option that was meant: ``--from``, ``--step``, or that for JSON.
 
     The message is printed as one line, so that a path in it is not broken.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the arguments."""
-        if ctx.allow_extra_args or all("--from" not in each.opts for each in self.params):
+        known = {option for each in self.params for option in each.opts}
+        for given, meant in (("--format", "--json"), ("--json", "--format")):
+            if meant in known and given in {each.split("=")[0] for each in args} - known:
+                raise ReportedError(f"There is no option {given}. Did you mean {meant}?")
+        if ctx.allow_extra_args or "--from" not in known:
             return super().parse_args(ctx, args)
         ctx.allow_extra_args = True
         if (rest := super().parse_args(ctx, args)) and not ctx.resilient_parsing:
-            raise ReportedError(f"{rest[0]} belongs to no option: --from names what is read.")
+            is_step = rest[0].isdigit() and "--step" in known
+            meant = f"a step is --step {rest[0]}" if is_step else "--from names what is read"
+            raise ReportedError(f"{rest[0]} belongs to no option: {meant}.")
         return rest
 
 

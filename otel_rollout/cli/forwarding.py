@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 from otel_rollout.account import node_report
+from otel_rollout.account.ledger_reader import read_ledger
 from otel_rollout.account.report import Report
 from otel_rollout.base.errors import forwarder_logger as logger
 from otel_rollout.base.errors import warn_once
@@ -17,14 +20,15 @@ from otel_rollout.deliver.dead_letters import rejected_file
 from otel_rollout.deliver.forwarder import Forwarder
 from otel_rollout.exporting.entry_points import other_target
 from otel_rollout.record.launch import drain
+from otel_rollout.record.runs import target
 from otel_rollout.settings import Settings
 from otel_rollout.spool import layout, segments
 from otel_rollout.spool.locks import ForwarderLock
 from otel_rollout.spool.waiting import WaitingProgram
 
 
-def forward_directory(node_dir: Path, configured: Settings) -> bool:
-    """Forward a node directory until it is done.
+def forward_directory(node_dir: Path, configured: Settings, takes_over: bool = False) -> bool:
+    """Forward a node directory until it is done; with ``takes_over``, also in place of another forwarder.
 
     Returns:
         Whether this process has forwarded the directory; False if another forwarder holds its lock.
@@ -33,37 +37,75 @@ def forward_directory(node_dir: Path, configured: Settings) -> bool:
         OSError: the forwarder's lock cannot be taken, for example because the file is another user's.
     """
     with closing(ForwarderLock(node_dir)) as lock:
-        if not lock.acquire():
+        if not (lock.take_over(waits().take_over) if takes_over else lock.acquire()):
             return False
         Forwarder(node_dir, configured, lock).run()
         return True
+
+
+def is_done(node_dir: Path, configured: Settings) -> bool:
+    """Return whether nothing is left to deliver or to remove, and nobody records."""
+    if layout.segments(node_dir) or segments.living_writers(node_dir):
+        return False
+    report = node_report.report(node_dir, configured)
+    return not _has_pending(report) and drain.is_settled(node_dir, configured, report.recorded)
 
 
 def forward_or_wait(node_dir: Path, configured: Settings, on_wait: Callable[[], object]) -> None:
     """Forward a node directory, or wait for the forwarder that holds its lock.
 
     The wait ends when the other forwarder has delivered the spans that were recorded when the wait started.
-    If the other forwarder ends earlier, or delivers to other exporters, this process forwards the rest.
+    If the other forwarder ends earlier, or delivers to other exporters, this process forwards the rest. It
+    takes over if the other one waits for a target in vain, and this environment names another target.
 
     Args:
         node_dir: the directory to forward.
         configured: settings to forward it with.
-        on_wait: called once if there is another forwarder.
+        on_wait: called once if there is another forwarder, for which this process waits.
 
     Raises:
         OSError: the forwarder's lock cannot be taken.
     """
-    target = node_report.report(node_dir, configured).recorded
-    is_waiting = False
+    recorded = node_report.report(node_dir, configured).recorded
+    is_waiting = takes_over = False
     waiting = WaitingProgram(node_dir)
-    while not forward_directory(node_dir, configured):
+    while not forward_directory(node_dir, configured, takes_over):
+        if takes_over := not takes_over and _waits_in_vain(node_dir, configured, recorded):
+            logger.info("taking over %s from a forwarder whose target does not answer", node_dir)
+            continue
         if not is_waiting:
             is_waiting = True
             on_wait()
-        if drain.is_settled(node_dir, configured, target):
+        if drain.is_settled(node_dir, configured, recorded):
             return
         waiting.announce()
         time.sleep(waits().poll)
+
+
+def _waits_in_vain(node_dir: Path, configured: Settings, recorded: int) -> bool:
+    """Return whether the forwarder of an ended run delivers nothing, and this process has other targets.
+
+    A target of the run that this environment does not name may come from the program's code.
+    """
+    ledger, manifest = read_ledger(node_dir), layout.read_manifest(node_dir)
+    if manifest is None or segments.living_writers(node_dir):
+        return False
+    of_run = replace(configured, exporters={name: {} for name in manifest.exporters})
+    behind = {n for n in {*of_run.exporters, *configured.exporters} if ledger.total(n).done < recorded}
+    if (behind & of_run.exporters.keys()) - ledger.failures.keys():
+        return False
+    here = replace(of_run, target_variables=target.variables(os.environ, of_run))
+    is_same = target.fingerprint(here) == manifest.target
+    wanted = {name for name in behind & configured.exporters.keys() if not ledger.is_refused(name)}
+    return bool(wanted) and all(
+        name not in of_run.exporters or (not is_same and _names_target(name, configured)) for name in wanted
+    )
+
+
+def _names_target(exporter: str, configured: Settings) -> bool:
+    """Return whether this environment names an exporter's target."""
+    alone = replace(configured, exporters={exporter: {}})
+    return any(target.names_target(name, alone) for name in os.environ)
 
 
 def left_for_a_person(node_dir: Path, report: Report, of_run: Report) -> tuple[list[str], bool]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import functools
 import io
 import logging
 import os
@@ -230,9 +229,14 @@ def _forward(node_dir: Path, configured: settings.Settings, to: str | None) -> b
         tell(f"{node_dir} is skipped: it has a replay to {', '.join(of_run.exporters)}")
         return True
     waiting = f"Another forwarder is at work on {node_dir}; waiting until it has delivered the spans there"
+
+    def tell_of_wait() -> None:
+        tell(waiting, *forwarding.waiting_spans(node_report.report(node_dir, configured)))
+
     try:
         with polled_progress(lambda: _delivered(node_report.report(node_dir, configured))):
-            forwarding.forward_or_wait(node_dir, configured, functools.partial(tell, waiting))
+            if not forwarding.is_done(node_dir, configured):
+                forwarding.forward_or_wait(node_dir, configured, tell_of_wait)
     except KeyboardInterrupt:
         say(*forwarding.waiting_spans(node_report.report(node_dir, configured)))
         raise
@@ -240,7 +244,7 @@ def _forward(node_dir: Path, configured: settings.Settings, to: str | None) -> b
         say(f"cannot forward {node_dir}: {runs.reason(error)}")
         return False
     report = node_report.report(node_dir, configured)
-    tell(report.summary())
+    tell(f"{node_dir}: {report.summary()}")
     report_of_run = node_report.report(node_dir, of_run) if to else report
     sentences, is_problem = forwarding.left_for_a_person(node_dir, report, report_of_run)
     say(*sentences)

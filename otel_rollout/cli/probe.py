@@ -107,4 +107,5 @@ def _chosen(only: str | None, checks: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _line(found: DoctorFinding) -> str:
-    return in_one_line(f"{found.check}: {found.found}{f'. {found.advice}' if found.advice else ''}")
+    said = f"{found.found.rstrip('.')}. {found.advice}" if found.advice else found.found
+    return in_one_line(f"{found.check}: {said}")

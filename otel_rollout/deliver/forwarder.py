@@ -104,7 +104,7 @@ class Forwarder:
     def _started_deliveries(self) -> list[Delivery]:
         set_aside_unreadable(self._node_dir)
         ledger = Ledger(self._node_dir)
-        ledger.forget_failures()
+        ledger.forget_failures(self._settings.exporters)
         self._lock.publish_access(access_in(os.environ))
         lines = _line_cache(self._node_dir, self._settings)
         deliveries = []

@@ -23,6 +23,7 @@ from otel_rollout.base.waits import waits
 from otel_rollout.deliver.dead_letters import rejected_file
 from otel_rollout.doctor.diagnosis import DoctorCheck, DoctorFinding
 from otel_rollout.doctor.filesystem import problem_of, unreadable_directories
+from otel_rollout.exporting.entry_points import other_target
 from otel_rollout.otlp.scan import LINE_HEAD, end_time_of
 from otel_rollout.spool import journal, layout, segments
 from otel_rollout.spool.locks import LOCK_FILE
@@ -188,15 +189,18 @@ class _Node:
         is_refused = self._ledger.is_refused(exporter)
         # Where this one was refused, another forwarder would be, too.
         if not has_forwarder and age > waits().missing_forwarder and not is_refused:
-            advice = f"Deliver with: `otel-rollout forward --spool {self._node_dir}`."
+            advice = f"Deliver with: {self._forward(exporter)}."
             yield DoctorCheck("forwarder").fail(f"no forwarder runs: {what}", advice)
         if age > limits.max_age or pending > limits.max_bytes:
             yield DoctorCheck("backlog").fail(f"{what}{why}")
         if failure and is_refused:
-            advice = f"Correct this, and deliver with: `otel-rollout forward --spool {self._node_dir}`."
+            advice = f"Correct this, and deliver with: {self._forward(exporter)}."
             yield DoctorCheck("refused").fail(
                 f"{exporter} takes nothing from {self._node_dir}: {failure.message}", advice
             )
+
+    def _forward(self, exporter: str) -> str:
+        return f"`otel-rollout forward {other_target(exporter)}--spool {self._node_dir}`"
 
     def _backlog(self, cursors: Mapping[str, int]) -> tuple[int, float]:
         """Return the bytes behind an exporter's cursors, and the age of the oldest in seconds."""

@@ -23,7 +23,7 @@ _SHORT: Final = 16
 """Width, in characters, to which a text is shortened before a column is left out."""
 _MIN_WIDTH: Final = 3
 """Least width of a column, in characters: a table that cannot fit keeps its frame."""
-_COMMAND: Final = re.compile(r"`[^`\n]*`|(?<=: )(?:otel-rollout|pip) .*?(?=\. |$)", re.MULTILINE)
+_COMMAND: Final = re.compile(r"`[^`\n]*`|(?<=: )(?:otel-rollout|pip) .*?(?= \(|\. |$)", re.MULTILINE)
 """Matches what a person pastes in a sentence: text between backquotes, or a command after a colon."""
 _NO_BREAK: Final = "\0"
 STATES: Final = {

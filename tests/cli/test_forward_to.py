@@ -105,6 +105,25 @@ def test_other_targets_that_nobody_can_load_may_need_every_segment(
     assert layout.segments(node_dir)
 
 
+def test_reason_stays_after_a_delivery_to_another_target(
+    fresh_process: None, test_exporters: None, target: Path, fault: Path, tmp_path: Path
+) -> None:
+    """`status` still says why the run's own target lacks the spans."""
+    fault.write_text("refused")
+    otel_rollout.configure(["test-faulty"])
+    record(3)
+    otel_rollout.shutdown(30)
+    wait_for_end(node_directory(tmp_path))
+    assert "4 delivered to test-file, 0 pending" in run("forward", "--to", "test-file")
+    assert "as the test wishes" in run("status")
+
+
+def test_run_that_is_delivered_is_not_tried_again(archived: Path) -> None:
+    """A target that this environment lacks is no error of an old run; the line names the run."""
+    output = run("forward")
+    assert output == f"{archived}: 30 spans recorded; 30 delivered to test-file, 0 pending; lost: 0\n"
+
+
 def test_replay_is_delivered_to_its_own_target_only(
     archived: Path, fault: Path, target: Path, table: Path, tmp_path: Path
 ) -> None:

@@ -14,10 +14,11 @@ import pytest
 
 import otel_rollout
 from otel_rollout import rollout_trace_attr, settings, settings_reader
+from otel_rollout.account.ledger_reader import read_ledger
 from otel_rollout.cli.forwarding import ForwardingService
 from otel_rollout.record.launch import launcher
 from otel_rollout.spool import layout
-from tests.cli.command import COMMAND
+from tests.cli.command import COMMAND, run
 from tests.forwarder.test_delivery import delivered, node_directory, record
 from tests.forwarders import end_forwarders
 from tests.waiting import wait_for
@@ -74,6 +75,34 @@ def test_forward_takes_over_from_a_forwarder_that_is_killed(pending: Path, targe
         output = end_of(process)
     assert process.returncode == 0, output
     assert set(delivered(target).values()) == {1}
+
+
+@pytest.mark.parametrize("names_another", ["target", "exporter"])
+def test_forward_takes_over_from_a_forwarder_that_waits_for_a_wrong_target(
+    pending: Path, target: Path, monkeypatch: pytest.MonkeyPatch, names_another: str
+) -> None:
+    """A corrected address, or another exporter, gets the spans of an ended run without a wait."""
+    wait_for(lambda: read_ledger(pending).failures, what="a failure")
+    right = target.with_name("right")
+    monkeypatch.setenv("OTEL_TEST_FILE", str(right))
+    exporter = {"target": "test-faulty", "exporter": "test-file"}[names_another]
+    output = run("forward", "--to", exporter)
+    assert f"taking over {pending} from a forwarder whose target does not answer" in output
+    assert f"4 delivered to {exporter}, 0 pending" in output
+    assert sorted(delivered(right).values()) == [1] * 4
+
+
+def test_forward_leaves_a_target_that_only_the_code_names_to_the_forwarder(
+    pending: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the variable of the target, the command would deliver to a default one; so it waits."""
+    wait_for(lambda: read_ledger(pending).failures, what="a failure")
+    monkeypatch.delenv("OTEL_TEST_FILE")
+    with forwarding() as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("4 spans wait on disk for test-faulty: ")
+        process.send_signal(signal.SIGINT)
+        assert "taking over" not in end_of(process)
 
 
 def test_forward_returns_1_beside_a_refused_forwarder(

@@ -131,3 +131,17 @@ def test_argument_without_its_option_is_told_of_the_source_option(tmp_path: Path
     for command in (("report",), ("list",), ("timeline",), ("health",), ("query", "SELECT 1"), ("export",)):
         said = run(*command, dump, code=2)
         assert said == f"{dump} belongs to no option: --from names what is read.\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "advice"),
+    [
+        ("timeline 3", "3 belongs to no option: a step is --step 3."),
+        ("steps 2", "2 belongs to no option: a step is --step 2."),
+        ("report --format json", "There is no option --format. Did you mean --json?"),
+        ("list --json", "There is no option --json. Did you mean --format?"),
+    ],
+)
+def test_argument_that_another_command_takes_is_told_of_its_option(arguments: str, advice: str) -> None:
+    """A lone number is a step, and the option for JSON has two names."""
+    assert run(*arguments.split(), code=2) == f"{advice}\n"

@@ -173,6 +173,21 @@ def test_refused_credentials_are_unhealthy_at_once(down: Callable[[str], Path]) 
     assert "as the test wishes" in output
 
 
+@pytest.mark.usefixtures("fresh_process")
+def test_misspelt_exporter_is_unhealthy_with_a_command_that_delivers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The advice has the option of another exporter, after one full stop."""
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "dleta")
+    record(1)
+    otel_rollout.shutdown(30)
+    node_dir = node_directory(tmp_path)
+    output = probe(code=1)
+    assert checks_of(output) == ["refused"]
+    advice = f"Correct this, and deliver with: `otel-rollout forward --to NAME --spool {node_dir}`."
+    assert output.endswith(f"opentelemetry_traces_exporter. {advice}\n")
+
+
 def test_pending_spans_without_a_forwarder_are_unhealthy_until_delivered(orphaned: Path) -> None:
     """The line has the command that delivers, which makes the spool healthy."""
     output = probe("--only", "forwarder", code=1)

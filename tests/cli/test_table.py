@@ -75,12 +75,15 @@ def test_command_in_a_sentence_is_whole() -> None:
     """It can be pasted from a terminal, if it fits on a line: between backquotes, or after a colon."""
     console = Console(width=40, force_terminal=True, file=io.StringIO())
     sentence = "Try this: `otel-rollout show 1/2/3 --wide`. Or this: otel-rollout list --failed -o abcd. Go."
+    sentence += " Or: pip install 'otel-rollout[mlflow]' (for some: [mlflow-local])."
     fitted_table.print_sentence(console, Text(sentence))
     assert console.file.getvalue().splitlines() == [
         "Try this:",
         "`otel-rollout show 1/2/3 --wide`. Or",
         "this:",
         "otel-rollout list --failed -o abcd. Go.",
+        "Or: pip install 'otel-rollout[mlflow]'",
+        "(for some: [mlflow-local]).",
     ]
 
 

@@ -50,7 +50,7 @@ def test_wait_goes_on_when_a_successor_has_just_taken_over(
     """
 
     def successor_takes_over(*_: object) -> bool:
-        ledger.forget_failures()
+        ledger.forget_failures(SETTINGS.exporters)
         return False
 
     monkeypatch.setattr(launcher, "would_successor_help", successor_takes_over)

@@ -253,7 +253,8 @@ class ForwarderSupervisor:
         for exporter, failure in ledger.failures.items():
             level = logging.ERROR if ledger.is_refused(exporter) else logging.WARNING
             self._log_once(
-                f"{exporter} does not take spans at present; they are kept on disk. {failure.message}", level
+                f"{exporter} does not take spans at present, so they are kept on disk: {failure.message}",
+                level,
             )
         for exporter, (run, problem) in ledger.links.items():
             if problem:
