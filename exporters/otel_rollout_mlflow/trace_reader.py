@@ -149,7 +149,10 @@ def as_line(trace: Mapping[str, Any], with_running: bool = False) -> bytes | Non
     if not spans:
         return None
     root_id = next((span.span_id for span in spans if not span.parent_id), "")
-    made = (_evaluation(score, spans[0].trace_id, root_id) for score in info.get("assessments") or ())
+    recorded = {(span.parent_id, evaluations.recorded_in(span.attributes, span.start_ns)) for span in spans}
+    made = (
+        _evaluation(score, spans[0].trace_id, root_id, recorded) for score in info.get("assessments") or ()
+    )
     spans += filter(None, made)
     spans[0].resource = Resource({semconv.RUN_ID: (info.get("tags") or {}).get(semconv.RUN_ID, "")})
     return line_of(spans)
@@ -176,13 +179,19 @@ def score_in(assessment: Mapping[str, Any]) -> Evaluation | None:
     return Evaluation(str(name), value, time_ns, str(assessment.get("rationale") or ""))
 
 
-def _evaluation(assessment: Mapping[str, Any], trace_id: str, root_id: str) -> Span | None:
-    """Make the evaluation span, without duration, of a score."""
+def _evaluation(
+    assessment: Mapping[str, Any], trace_id: str, root_id: str, recorded: set[tuple[str, Evaluation | None]]
+) -> Span | None:
+    """Make the evaluation span, without duration, of a score; None if a span has recorded it.
+
+    A later value, which has the same id in MLflow, is another span: a repeated import leaves out known ones.
+    """
     score = score_in(assessment)
-    if score is None:
-        return None
-    span_id = hashlib.sha256(str(assessment.get("assessment_id")).encode()).hexdigest()[:16]
-    attributes = evaluations.attributes_of(score.name, score.value, score.comment or None, None)
     parent_id = assessment.get("span_id") or root_id
+    if score is None or (parent_id, score) in recorded:
+        return None
+    key = f"{assessment.get('assessment_id')}/{score.time_ns}/{score.value!r}/{score.comment}"
+    span_id = hashlib.sha256(key.encode(errors="replace")).hexdigest()[:16]
+    attributes = evaluations.attributes_of(score.name, score.value, score.comment or None, None)
     times = score.time_ns, score.time_ns
     return Span.made((trace_id, span_id, parent_id), f"score {score.name}", times, attributes)

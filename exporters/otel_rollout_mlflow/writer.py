@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from otel_rollout.base import semconv
+from otel_rollout.base.bounded import BoundedDict
 from otel_rollout.exporting.api import FailureKind, UndeliveredError
 from otel_rollout.exporting.base import rejecting
 from otel_rollout.exporting.batching import batches, chunks, grouped, halved
@@ -22,6 +24,8 @@ MAX_ROOTS: Final = 50
 """Maximum roots in one request. More are no faster, and a failed request costs more."""
 _TRACES_PER_QUERY: Final = 100
 _EXPERIMENTS_PER_SEARCH: Final = 100
+_MAX_INNER: Final = 10_000
+"""Maximum sub-trajectories that are kept in mind."""
 
 Target = ServerTarget | StoreTarget
 
@@ -43,6 +47,8 @@ class TraceWriter:
         self._experiments = experiments
         self._run_links = run_links
         self._max_request_bytes = max_request_bytes
+        self._inner: BoundedDict[str, None] = BoundedDict(_MAX_INNER)
+        """Ids of the agents' spans below roots. A score of such a span is none of the whole trace."""
 
     def write(self, experiment_id: str, spans: Sequence[Span]) -> None:
         """Write spans and their scores.
@@ -51,7 +57,12 @@ class TraceWriter:
             UndeliveredError: not all spans and scores are stored, or MLflow does not show the experiment.
         """
         with rejecting():
-            scores = [score for span in spans for score in feedback_of(span)]
+            self._inner.update((span.span_id, None) for span in spans if _is_inner_agent(span))
+            scores = [
+                replace(score, tagged=score.tagged and score.span_id not in self._inner)
+                for span in spans
+                for score in feedback_of(span)
+            ]
         self._write_spans(experiment_id, _newest([span for span in spans if not is_given_outside(span)]))
         self._run_links.link(trace_id_of(span) for span in spans if not span.parent_id)
         if scores:
@@ -137,6 +148,10 @@ class TraceWriter:
             if error.failure.kind is FailureKind.REFUSED:
                 self._experiments.forget()
             raise
+
+
+def _is_inner_agent(span: Span) -> bool:
+    return bool(span.parent_id) and span.attributes.get(semconv.SPAN_KIND) == semconv.KIND_AGENT
 
 
 def _newest(spans: Sequence[Span]) -> list[Span]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import errno
 import io
 import logging
@@ -28,6 +29,7 @@ from otel_rollout.cli import probe, report_output, runs
 from otel_rollout.cli.commands import DELIVER, MAINTAIN, CommandGroup, epilog
 from otel_rollout.cli.page_output import JsonOption, say, tell
 from otel_rollout.exporting import entry_points
+from otel_rollout.record.launch import at_exit
 
 _WRITE_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF, errno.EPIPE)
 """Error numbers of a disk that takes no more output, of a closed output, and of a reader who has gone."""
@@ -39,6 +41,8 @@ class _Commands(typer.Typer):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the subcommand that the arguments name."""
+        # A command records nothing, so it waits for no delivery, not even that of OTEL_ROLLOUT_RUN_ID.
+        atexit.unregister(at_exit.run)
         _open_closed_streams()
         try:
             try:

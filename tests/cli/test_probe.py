@@ -125,6 +125,18 @@ def test_probe_leaves_the_ledger_and_the_log_of_a_killed_forwarder(orphaned: Pat
     assert not log.exists()  # the last reader that may write has copied it
 
 
+def test_command_in_the_environment_of_a_run_does_not_act_as_its_program(
+    orphaned: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With an exporter and the run's id in variables, as on Slurm, it delivers nothing and starts nothing."""
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "test-faulty")
+    monkeypatch.setenv("OTEL_ROLLOUT_RUN_ID", orphaned.parent.name)
+    before = contents(orphaned)
+    assert checks_of(run("status", "--check", "--min-free", 0, code=1)) == ["forwarder"]
+    assert contents(orphaned) == before
+    assert not forwarders(orphaned)
+
+
 def test_ledger_that_changes_while_it_is_read_is_read_again(
     archived: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -233,3 +233,21 @@ def test_export_to_a_trashed_experiment_is_refused(uri, project, rollouts, expor
     client.restore_experiment(experiment_id)
     deliver(exporter, spans)
     assert len(stored(uri, project)) >= 2
+
+
+def test_late_score_of_a_sub_trajectory_is_no_tag(uri, project, rollouts, exporter_for):
+    """It is feedback of the sub-trajectory's span, and the trace's tag stays that of the outer trajectory."""
+    given = {"rollout.score.reward": 0.1, "rollout.score_time.reward": START + 10}
+    with rollouts.span("outer", "AGENT", **given), rollouts.span("inner", "AGENT") as inner:
+        pass
+    exporter = exporter_for(uri)
+    deliver(exporter, rollouts.ended())
+    for name in ("reward", "judge"):
+        late = {"gen_ai.evaluation.name": name, "gen_ai.evaluation.score.value": 0.9}
+        with otel.use_span(inner), rollouts.span(f"score {name}", **late, rollout__score_origin=OUTSIDE):
+            pass
+    deliver(exporter, rollouts.ended())
+    [found] = stored(uri, project)
+    assert {one.name for one in found.info.assessments} == {"reward", "judge"}
+    assert found.info.tags["reward"] == "0.1"
+    assert "judge" not in found.info.tags

@@ -6,10 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
+from opentelemetry import trace
 from typer.testing import CliRunner
 
 import otel_rollout
 from otel_rollout.cli import app
+from otel_rollout_mlflow import MlflowSpanExporter
+from tests.sdk_spans import Rollouts, deliver
 from tests.viewer.conftest import Rollout
 
 COLUMNS = ("path", "trace_id", "run_id", "state", "turns", "tool_calls", "tool_errors", "tokens_in", "reward")
@@ -39,6 +42,32 @@ def test_trajectories_of_mlflow_are_those_of_the_spool(
         else:
             assert ours.trajectory(name).chat == theirs.trajectory(name).chat
         assert ours.trajectory(name).scores == theirs.trajectory(name).scores
+
+
+@pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated:DeprecationWarning")
+def test_repeated_import_brings_the_newer_values_of_scores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MLflow keeps one id for all values of a name; the table then has the newest value and comment."""
+    uri, project = f"sqlite:///{tmp_path}/mlflow.db", "rescored"
+    monkeypatch.setenv("OTEL_ROLLOUT_DELTA_URI", str(tmp_path / "table"))
+    monkeypatch.setenv("OTEL_ROLLOUT_PROJECT", project)
+    rollouts = Rollouts(project, {"rollout.run.id": "run-1"})
+    rollouts.identity["rollout.score_origin"] = "outside"
+    exporter = MlflowSpanExporter(tracking_uri=uri)
+    with rollouts.span("Agent.run", "AGENT") as root:
+        pass
+    for value, comment, new in ((0.0, "wrong", 2), (1.0, "right", 1), (1.0, "right again", 1)):
+        with trace.use_span(root):
+            rollouts.evaluation("reward", value, comment)
+        deliver(exporter, rollouts.ended())
+        for expected in (new, 0):
+            ran = CliRunner().invoke(app, ["import", f"mlflow:{uri}", "--to", "delta"])
+            assert f": {expected} span" in ran.stdout, ran.output
+        table = otel_rollout.open_table(str(tmp_path / "table"))
+        [score] = table.sql("SELECT value, comment FROM scores").dicts()
+        assert score == {"value": value, "comment": comment}
+    exporter.shutdown()
 
 
 def test_export_reads_all_of_mlflow(rollout: Rollout, tmp_path: Path) -> None:
