@@ -64,7 +64,7 @@ def test_each_dump_is_imported_once(seeds, tmp_path, monkeypatch):
     write_lines(copy / "rollouts/2.jsonl", [verl_line(number, step=2) for number in (0, 1, 0)])
     told = imported(copy)
     assert "8 spans imported" in told
-    assert "1 trajectory with an identity that another has" in told
+    assert "1 trajectory of renamed with an identity that another has: each is shown." in told
 
 
 def imported(path):

@@ -16,7 +16,7 @@ from otel_rollout.base.suggest import unknown
 from otel_rollout.look.conversation.formatting import counted
 from otel_rollout.look.dumps import formats
 from otel_rollout.look.dumps.dump_file import MAX_FIELDS, DumpFile
-from otel_rollout.look.dumps.formats import Format, Read
+from otel_rollout.look.dumps.formats import LAST, Format, Read
 from otel_rollout.look.dumps.readers.messages import Mapped
 from otel_rollout.look.dumps.spans import DumpSpans
 from otel_rollout.look.dumps.trajectory import RolloutIdentity, identity_part
@@ -155,10 +155,12 @@ class Dumps:
             maker = makers.setdefault((name, run), DumpSpans(name, run, names[run], clock, seen))
             opened = self.opened.setdefault(name, Opened(self.formats[name].title))
             yield from self._spans_of(file, self.formats[name].read, maker, opened)
-        for (name, _), maker in makers.items():
+        for (name, run), maker in makers.items():
             if maker.repeated:
-                number = counted(maker.repeated, "trajectory")
-                self.opened[name].notes.append(f"{number} with an identity that another has: each is shown.")
+                number = f"{counted(maker.repeated, 'trajectory')} of {names[run]}"
+                way = "; --map step=FIELD,sample=FIELD tells them apart" if name == LAST else ""
+                note = f"{number} with an identity that another has: each is shown{way}."
+                self.opened[name].notes.append(note)
 
     def _spans_of(self, file: DumpFile, read: Read, maker: DumpSpans, opened: Opened) -> Iterator[list[Span]]:
         opened.files += 1
