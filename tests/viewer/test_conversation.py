@@ -678,3 +678,21 @@ def test_long_and_deep_arguments_are_cut_for_a_screen() -> None:
         "mapping": {**dict.fromkeys(range(50)), "…": "10 more"},
         "deep": [[[[["…"]]]]],
     }
+
+
+def test_place_of_an_error_is_that_of_the_innermost_frame() -> None:
+    """A person need not open the page to find the line; without a stack trace nothing is said."""
+    frames = ('File "/a b/run.py", line 3, in go', "  f()", 'File "tool.py", line 70, in f', "  x")
+    stack = "\n".join(["Traceback", *(f"  {each}" for each in frames), "KeyError: 1"])
+    assert formatting.raised_at(stack) == "tool.py:70, in f (traceback: --html)"
+    assert formatting.raised_at("") == ""
+
+
+def test_comparison_with_a_reply_without_text_says_so() -> None:
+    """Its side has no word to show."""
+    call = {"id": "1", "function": {"name": "f", "arguments": "{}"}}
+    asked = {"role": "assistant", "content": None, "tool_calls": [call]}
+    found = compare(*(shown([line(2, "How?", reply)]) for reply in ("So it is", asked)))
+    assert formatting.divergence(found) == (
+        "They part at turn 2 (assistant): one begins with “So”, the other has no text."
+    )

@@ -26,6 +26,8 @@ _NAMED: Final = 10
 _MAX_NUMBERS: Final = 8
 """Maximum numbers shown of a list of token ids among a tool's arguments."""
 
+_FRAME: Final = re.compile(r'^ *File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
+"""Matches a frame of a stack trace as Python writes it."""
 _NEEDS_QUOTES: Final = re.compile(r"""[^\w@%+=:,./-]""")
 """Matches a character that a shell would interpret, or split a word at."""
 
@@ -251,6 +253,12 @@ def other_scores(comparison: Comparison) -> list[str]:
     ]
 
 
+def raised_at(stack: str) -> str:
+    """Return file, line and function of the innermost frame of a stack trace; empty without one."""
+    frames = _FRAME.findall(stack)
+    return f"{frames[-1][0]}:{frames[-1][1]}, in {frames[-1][2]} (traceback: --html)" if frames else ""
+
+
 def divergence(comparison: Comparison) -> str:
     """Say in one sentence where two conversations begin to differ, or that only their scores do."""
     found = comparison.divergence
@@ -277,6 +285,9 @@ def divergence(comparison: Comparison) -> str:
     if found.token is not None:
         ids = " and ".join(_END if id_ is None else str(id_) for id_ in found.token_ids)
         return f"They part at {turn}, token {found.token + 1} of it: {ids}{quoted}."
+    if not (left.text and right.text) and left.text != right.text:
+        word = next(word for word in words if word != _END)
+        return f"They part at {turn}: one begins with {word}, the other has no text."
     if left.text != right.text:
         return f"They part at {turn}, character {found.characters + 1} of it{quoted}."
     return f"They part at {turn}: the same words, other {_what_differs(left, right)}."

@@ -74,7 +74,8 @@ def show(conversation: Conversation, console: Console, location: str = "", notes
     title.append(f"  {printable(summary.state)}", STATES.get(summary.state, ""))
     title.append(f"  {formatting.badge(summary)}".rstrip(), STATES["error"])
     console.print(title)
-    further = (("from", location), ("note", "\n".join(notes)), ("error", summary.error))
+    raised = (("error", summary.error), ("raised at", formatting.raised_at(conversation.stack)))
+    further = (("from", location), ("note", "\n".join(notes)), *raised)
     console.print(facts((*formatting.facts(conversation), *further)))
     found = training.training_of(conversation)
     for number, turn in enumerate(conversation.turns, start=1):

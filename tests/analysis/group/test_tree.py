@@ -129,7 +129,9 @@ def test_token_and_character_are_named_where_branches_part() -> None:
     )
     assert shape(tree.root) == (1, (1, "0 2"), (1, "1"), (1, "3"))
     assert tree.root.divergence == Divergence(1, len("so "), 1, (6, 6, 9), len("so "))
-    assert group_text.parting(tree.root) == "3 branches from turn 2 (assistant), token 2 of it"
+    assert (
+        group_text.parting(tree.root) == "3 branches from turn 2 (assistant), token 2 of it at the earliest"
+    )
     by_text = tree_of(group(sibling(0, said("so be it")), sibling(1, said("so was it"))))
     assert group_text.parting(by_text.root) == "2 branches from turn 1 (assistant), character 4 of it"
 

@@ -183,16 +183,17 @@ def parting(branch: Branch) -> str:
     if len(first) == 1:
         return f"After turn {found.turn}, some have no more turns." if found.turn else "Some have no turn."
     where = f"turn {found.turn + 1}"
+    earliest = " at the earliest" if len(first) > 2 else ""  # two of several may part later
     roles = {formatting.role(turn) for turn in first}
     if len(roles) == 1:
         where += f" ({in_one_line(roles.pop())})"
         texts = {turn.text for turn in first}
         if found.token is not None:
-            where += f", token {found.token + 1} of it"
+            where += f", token {found.token + 1} of it{earliest}"
         elif found.in_arguments:
             where += ", its arguments"
         elif len(texts) > 1:
-            where += f", character {found.characters + 1} of it"
+            where += f", character {found.characters + 1} of it{earliest}"
     return f"{len(branch.parts)} branches from {where}"
 
 
