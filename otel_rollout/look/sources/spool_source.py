@@ -288,11 +288,11 @@ def _runs(path: Path, is_named: bool) -> list[_Run]:
         runs = [_Run("", "", files.segments_below(path), [])]
     if not any(run.paths for run in runs):
         why = (
-            "Its runs are delivered, and delivered segments are removed unless OTEL_ROLLOUT_KEEP=true is set "
-            "when a run starts."
+            "Its runs are delivered, and delivered segments are removed unless OTEL_ROLLOUT_KEEP=true is set for "
+            "the run, and for each command that delivers it."
             if node_dirs
             else "Name a folder with one of them; delivered segments are removed unless "
-            "OTEL_ROLLOUT_KEEP=true is set when a run starts."
+            "OTEL_ROLLOUT_KEEP=true is set for the run, and for each command that delivers it."
         )
         raise ViewerError(
             f"{path} holds no dump of rollouts, and no segments of a run. {why} {_MLFLOW_ADVICE}"
