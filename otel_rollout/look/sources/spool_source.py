@@ -287,15 +287,11 @@ def _runs(path: Path, is_named: bool) -> list[_Run]:
     if is_named and not any(run.paths for run in runs):
         runs = [_Run("", "", files.segments_below(path), [])]
     if not any(run.paths for run in runs):
-        why = (
-            "Its runs are delivered, and delivered segments are removed unless OTEL_ROLLOUT_KEEP=true is set for "
-            "the run, and for each command that delivers it."
-            if node_dirs
-            else "Name a folder with one of them; delivered segments are removed unless "
-            "OTEL_ROLLOUT_KEEP=true is set for the run, and for each command that delivers it."
-        )
+        why = "Its runs are delivered, and" if node_dirs else "Name a folder with one of them;"
         raise ViewerError(
-            f"{path} holds no dump of rollouts, and no segments of a run. {why} {_MLFLOW_ADVICE}"
+            f"{path} holds no dump of rollouts, and no segments of a run. {why} delivered segments are removed "
+            "unless OTEL_ROLLOUT_KEEP=true is set for the run, and for each command that delivers it. "
+            f"{_MLFLOW_ADVICE}"
         )
     return runs
 
