@@ -168,6 +168,8 @@ def test_two_runs_are_compared(table: Path) -> None:
         (["--step", "99"], "first · run-2 has no step 99. It has steps 1–8."),
         (["--compare", "5..77"], "step 77, which first · run-2 does not have. It has steps 1–8."),
         (["--compare", "warm-up..3"], "Steps are numbers alone, such as 40..60 or 30-40..50-60."),
+        (["--compare", "1-3"], "Steps are numbers alone, such as 40..60 or 30-40..50-60."),
+        (["--compare", "3..3"], "--compare 3..3 names the same steps twice: name two that differ."),
         (["--compare", "run-2"], "--compare 'run-2' is the run itself"),
         (["--compare", "1..2", "--step", "1"], "--step and --compare exclude each other"),
         (["--compare", "1..8", "--validation"], "--compare names step 1, which first · run-2 does not have."),

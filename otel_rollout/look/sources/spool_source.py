@@ -290,8 +290,8 @@ def _runs(path: Path, is_named: bool) -> list[_Run]:
         why = "Its runs are delivered, and" if node_dirs else "Name a folder with one of them;"
         raise ViewerError(
             f"{path} holds no dump of rollouts, and no segments of a run. {why} delivered segments are "
-            "removed unless OTEL_ROLLOUT_KEEP=true is set for the run, and for each command that delivers it. "
-            f"{_MLFLOW_ADVICE}"
+            "removed unless OTEL_ROLLOUT_KEEP=true is set for the run, and for each command that "
+            f"delivers it. {_MLFLOW_ADVICE}"
         )
     return runs
 
