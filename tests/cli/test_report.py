@@ -73,7 +73,8 @@ def test_narrow_table_of_tools_has_the_steps_around_the_first_bad_one(tmp_path: 
     written(tmp_path / "table", failing_tool(steps=20, first_bad=9))
     tools = {}
     for width in (70, 80, 100):
-        ran = CliRunner().invoke(app, ["report", "--from", tmp_path / "table"], env={"COLUMNS": str(width)})
+        arguments = ["report", "--from", str(tmp_path / "table")]
+        ran = CliRunner().invoke(app, arguments, env={"COLUMNS": str(width)})
         heading = ran.output.partition("\ntools\n")[2].partition("──")[0]
         tools[width] = [int(step) for step in re.findall(r"\b\d+\b", heading)]
     assert tools == {70: [8, 9], 80: [8, 9, 20], 100: [8, 9, 17, 18, 19, 20]}
