@@ -44,7 +44,7 @@ def scores(scope: Scope) -> Finding:
         f"{sum(row['scores'] for row in rows):,} of {number:,} scores by identity, "
         f"in {steps_in_words(named)}, belong to no trajectory. {' '.join(filter(None, said))}"
     )
-    return Finding("unhealthy", message, named, _candidates(scope, rows))
+    return Finding("unhealthy", message, named, _candidates(scope, rows, condition))
 
 
 def operations(scope: Scope) -> Finding:
@@ -122,13 +122,14 @@ def _said(reason: str, rows: list[dict[str, Any]]) -> str:
     )
 
 
-def _candidates(scope: Scope, rows: list[dict[str, Any]]) -> tuple[str, ...]:
+def _candidates(scope: Scope, rows: list[dict[str, Any]], condition: str) -> tuple[str, ...]:
     """Return trajectories that have the identity of ambiguous scores."""
     if all(row["reason"] != "ambiguous" for row in rows):
         return ()
     found = scope.rows(
         f"SELECT trace_id FROM (SELECT * FROM roots WHERE {scope.condition}) AS run "  # noqa: S608
-        "JOIN (SELECT group_path, path, is_of_any_rollout FROM identity_scores WHERE matches > 1) AS given "
+        "JOIN (SELECT group_path, path, is_of_any_rollout FROM identity_scores "
+        f"WHERE matches > 1 AND {condition}) AS given "
         "ON run.group_path = given.group_path AND (run.path = given.path OR given.is_of_any_rollout) "
         "GROUP BY trace_id ORDER BY trace_id LIMIT 10"
     )
