@@ -59,7 +59,7 @@ class TraceWriter:
         with rejecting():
             self._inner.update((span.span_id, None) for span in spans if _is_inner_agent(span))
             scores = [
-                replace(score, tagged=score.tagged and score.span_id not in self._inner)
+                replace(score, tagged=False) if score.span_id in self._inner else score
                 for span in spans
                 for score in feedback_of(span)
             ]

@@ -285,10 +285,10 @@ def divergence(comparison: Comparison) -> str:
     if found.token is not None:
         ids = " and ".join(_END if id_ is None else str(id_) for id_ in found.token_ids)
         return f"They part at {turn}, token {found.token + 1} of it: {ids}{quoted}."
-    if not (left.text and right.text) and left.text != right.text:
-        word = next(word for word in words if word != _END)
-        return f"They part at {turn}: one begins with {word}, the other has no text."
     if left.text != right.text:
+        if not (left.text and right.text):
+            word = next(word for word in words if word != _END)
+            return f"They part at {turn}: one begins with {word}, the other has no text."
         return f"They part at {turn}, character {found.characters + 1} of it{quoted}."
     return f"They part at {turn}: the same words, other {_what_differs(left, right)}."
 

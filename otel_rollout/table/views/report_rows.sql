@@ -1,6 +1,6 @@
 -- Each trajectory with the figures that a report sums up. A number that is NaN, infinite or huge is null;
--- `has_no_reward`: none was given. Seconds are as in the views phases and engine_time: an engine would join these by the trace, each time that
--- it reads the rows.
+-- `has_no_reward`: none was given. Seconds are as in the views phases and engine_time: an engine would join these by
+-- the trace, each time that it reads the rows.
 SELECT
   trace_id, run_id, project, experiment, step, step_text, sample_index, rollout_n, validate, path, group_path, state,
   error_type, start_time, turns, tool_calls, tool_calls_known, tool_errors, tokens_in, tokens_out,

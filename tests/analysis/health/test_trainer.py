@@ -12,7 +12,7 @@ from otel_rollout.base.training_scores import NUMBERS, UNUSED
 from otel_rollout.look.analysis.health.findings import Finding
 from otel_rollout.table.training import FILTERED
 from tests.analysis.health.answers import answer, answer_of
-from tests.table.tables import asked, root, row, score, written
+from tests.table.tables import START_NS, asked, root, row, score, written
 from tests.table.training_rows import outcome, trained
 
 CHECKS = (
@@ -340,6 +340,22 @@ def test_scores_that_belong_to_no_trajectory_are_named_by_reason(tmp_path: Path)
         f"trajectory has it: `advantage` of 2/9/7.{HINT} 1 identity is ambiguous, because several "
         "trajectories have it: `advantage` of 3/4/1."
     )
+    assert [trace.lstrip("0") for trace in finding.evidence] == ["71", "72"]
+
+
+def test_evidence_of_unresolved_scores_leaves_out_what_is_ambiguous_in_another_run(tmp_path: Path) -> None:
+    """A run that tried another step again has its own scores, though the trajectories have equal names."""
+    again, resolved = ({"step": step, "sample_index": "4", "rollout_n": 1} for step in (3, 5))
+    earlier = {"run_id": "earlier", "start_ns": START_NS - 1}
+    rows = [
+        *(root(name, **again) for name in ("71", "72")),
+        *outcome({"advantage": 0.5}, **again),
+        root("73", **resolved),
+        *(root(name, **resolved, **earlier) for name in ("61", "62")),
+        *outcome({"advantage": 0.5}, **resolved, run_id="earlier"),
+    ]
+    finding = found(tmp_path, "scores_unresolved", rows)
+    assert finding.message.startswith("1 of 1 scores by identity, in step 3, ")
     assert [trace.lstrip("0") for trace in finding.evidence] == ["71", "72"]
 
 

@@ -38,7 +38,7 @@ _OF_NORMAL: Final = (0.954, 1.627)
 _RELATIVE: Final = 0.01
 """Least noise of a side, as a part of the figure."""
 _OF_DURATION: Final = 0.001
-"""Least noise of a phase on a side, as a part of the median duration of a trajectory."""
+"""Least noise of a duration or phase on a side, as a part of the median duration of a trajectory."""
 _LEAST: Final = 1e-9
 """Least noise of a side."""
 _SWINGING: Final = 2.0
@@ -190,7 +190,7 @@ def _change(
     before, after = (_pooled(side) for side in values)
     usual = _noise(measure.of, sides, history)
     whole = max((step.seconds.p50 or 0.0 for side in sides for step in side), default=0.0)
-    least = _OF_DURATION * whole if measure.is_phase else _LEAST
+    least = _OF_DURATION * whole if measure.is_of_duration else _LEAST
     floor = max(_RELATIVE * max(abs(before), abs(after)), least, _LEAST)
     noise = math.hypot(*(max(_side_noise(side, usual), floor) for side in values))
     written = _WRITTEN[measure.unit]

@@ -67,8 +67,8 @@ class Measure:
     tool: str | None = None
 
     @property
-    def is_phase(self) -> bool:
-        """Whether it is a part of a trajectory's duration."""
+    def is_of_duration(self) -> bool:
+        """Whether it is a trajectory's duration, or the time of one of its phases."""
         return self.name.startswith(("seconds_", "engine_"))
 
     @property
