@@ -526,4 +526,4 @@ def test_misspelt_exporter_in_variable_is_one_error_and_spans_are_kept():
     assert len([line for line in errors if "mlfow" in line]) == 1
     assert "Did you mean 'mlflow'?" in ended.stderr
     assert "It is kept on disk until this is corrected" in last
-    assert re.search(r"Then deliver with: `otel-rollout forward --to NAME --spool \S+`\.$", last)
+    assert re.search(r"Then deliver with: `otel-rollout forward --to mlflow --spool \S+`\.$", last)

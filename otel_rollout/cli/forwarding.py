@@ -15,10 +15,11 @@ from otel_rollout.account.ledger_reader import read_ledger
 from otel_rollout.account.report import Report
 from otel_rollout.base.errors import forwarder_logger as logger
 from otel_rollout.base.errors import warn_once
+from otel_rollout.base.suggest import did_you_mean
 from otel_rollout.base.waits import wait_until, waits
 from otel_rollout.deliver.dead_letters import rejected_file
 from otel_rollout.deliver.forwarder import Forwarder
-from otel_rollout.exporting.entry_points import other_target
+from otel_rollout.exporting.entry_points import installed, other_target
 from otel_rollout.record.launch import drain
 from otel_rollout.record.runs import target
 from otel_rollout.settings import Settings
@@ -145,9 +146,11 @@ def left_for_a_person(node_dir: Path, report: Report, of_run: Report) -> tuple[l
 
 def _way_out(name: str, node_dir: Path) -> str:
     """Return how to deliver the spans of an exporter, or what to do if no installed package has it."""
-    if other_target(name):
-        return f"No package here has it: install one, or remove {node_dir.parent} if other targets suffice"
-    return f"Deliver with: `otel-rollout forward --spool {node_dir}`"
+    if not other_target(name):
+        return f"Deliver with: `otel-rollout forward --spool {node_dir}`"
+    meant = did_you_mean(name, installed())
+    install = "" if meant else ", or install one"
+    return f"No package here has it.{meant} Remove {node_dir.parent} if other targets suffice{install}"
 
 
 def waiting_spans(report: Report) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SpanExporter
 
-from otel_rollout.base.suggest import did_you_mean
+from otel_rollout.base.suggest import closest, did_you_mean
 from otel_rollout.exporting.api import MayBeLocal, NamesDestination, WritesTable
 from otel_rollout.settings import Settings, SettingsError
 from otel_rollout.spool import layout
@@ -34,8 +34,12 @@ def installed() -> dict[str, EntryPoint]:
 
 
 def other_target(exporter: str) -> str:
-    """Return the option that a suggested ``forward`` command needs if an exporter is unknown; else ""."""
-    return "" if exporter in installed() else "--to NAME "
+    """Return the option that a suggested ``forward`` command needs if an exporter is unknown; else "".
+
+    It has the similar name of an installed exporter, or NAME.
+    """
+    known = installed()
+    return "" if exporter in known else f"--to {closest(exporter, known) or 'NAME'} "
 
 
 def offered(group: str, exporter: str) -> Any:

@@ -88,20 +88,31 @@ def test_segments_are_archived_once_each_target_has_them(
     assert [*(node_dir / layout.ARCHIVE).iterdir()]
 
 
+@pytest.mark.parametrize(
+    ("other", "is_misspelt"), [("not-installed", False), ("test-fautly", True)], ids=["unknown", "misspelt"]
+)
 def test_other_targets_that_nobody_can_load_may_need_every_segment(
-    fresh_process: None, test_exporters: None, target: Path, fault: Path, tmp_path: Path
+    fresh_process: None,
+    test_exporters: None,
+    target: Path,
+    fault: Path,
+    tmp_path: Path,
+    other: str,
+    is_misspelt: bool,
 ) -> None:
-    """A package that is not installed here may let another program read the spool."""
+    """A package that is not installed here may let another program read the spool; a typing error is told."""
     node_dir = ended_run(["test-faulty"], fault, tmp_path)
     manifest = layout.read_manifest(node_dir)
     assert manifest is not None
     (node_dir / layout.MANIFEST).unlink()
     layout.write_manifest(
-        node_dir, layout.Manifest(manifest.run_id, manifest.project_name, ("not-installed", "test-faulty"))
+        node_dir, layout.Manifest(manifest.run_id, manifest.project_name, (other, "test-faulty"))
     )
     fault.unlink()
     output = run("forward", "--to", "test-faulty")
-    assert f"No package here has it: install one, or remove {node_dir.parent} if" in output
+    suffice = f"Remove {node_dir.parent} if other targets suffice"
+    way_out = f"Did you mean 'test-faulty'? {suffice}" if is_misspelt else f"{suffice}, or install one"
+    assert f"No package here has it. {way_out}\n" in output
     assert layout.segments(node_dir)
 
 

@@ -196,7 +196,7 @@ def test_misspelt_exporter_is_unhealthy_with_a_command_that_delivers(
     node_dir = node_directory(tmp_path)
     output = probe(code=1)
     assert checks_of(output) == ["refused"]
-    advice = f"Correct this, and deliver with: `otel-rollout forward --to NAME --spool {node_dir}`."
+    advice = f"Correct this, and deliver with: `otel-rollout forward --to delta --spool {node_dir}`."
     assert output.endswith(f"opentelemetry_traces_exporter. {advice}\n")
 
 

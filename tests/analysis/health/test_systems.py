@@ -83,7 +83,7 @@ def test_rise_too_small_for_a_verdict_is_told_since_the_step_of_report(tmp_path:
     )
     engine = Engine(store.open())
     (search,) = histories_of(report_of(engine, run_of(engine)).training)
-    assert search.since == "4"
+    assert search.risen_at == "4"
 
 
 def test_rise_that_chance_explains_is_healthy(tmp_path: Path) -> None:

@@ -280,7 +280,7 @@ def _search(change: RunChange, measure: Measure, before: Side, after: Side) -> S
     )
 
 
-# --- since when a tool fails --------------------------------------------------------------------------------
+# --- when a tool's errors rise ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +293,7 @@ class ToolHistory:
         known: number of those that tell whether they failed.
         errors: number of failed calls; null if no call tells whether it failed.
         error_types: failed calls by the class of their error, the most frequent first.
-        since: name of the step from which on calls fail more often, else of the first error.
+        risen_at: name of the step from which on calls fail more often; null if there is none.
         steps: the tool's calls in each step; null where it was not called.
     """
 
@@ -302,7 +302,7 @@ class ToolHistory:
     known: int
     errors: int | None
     error_types: Mapping[str, int]
-    since: str | None
+    risen_at: str | None
     steps: tuple[Tool | None, ...]
 
 
@@ -322,8 +322,6 @@ def _history(name: str | None, tools: Sequence[Tool | None], steps: Sequence[Ste
     known = [tool.known if tool else 0 for tool in tools]
     errors = [(tool.errors or 0) if tool else 0 for tool in tools]
     place = risen_at(known, errors)
-    if place is None:
-        place = next((place for place, number in enumerate(errors) if number), None)
-    since = None if place is None else steps[place].name
+    rise = None if place is None else steps[place].name
     failed = sum(errors) if any(known) else None
-    return ToolHistory(name, calls, sum(known), failed, dict(types.most_common()), since, tuple(tools))
+    return ToolHistory(name, calls, sum(known), failed, dict(types.most_common()), rise, tuple(tools))
