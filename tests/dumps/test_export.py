@@ -157,7 +157,7 @@ def test_model_is_that_of_the_table(tmp_path):
 
 
 def test_a_reward_that_is_no_number_has_a_label(tmp_path):
-    """Messages and a group have the two columns of a list."""
+    """Messages and a group have the two columns of a list; messages are read again with both."""
     said = {"input": '{"messages": [{"role": "user", "content": "?"}]}', "attributes": JSON_INPUT}
     spans = []
     for number, (value, label) in enumerate(
@@ -169,8 +169,12 @@ def test_a_reward_that_is_no_number_has_a_label(tmp_path):
         spans.append(row(str(number), f"b{number}", f"a{number}", **call, **said))
     written(tmp_path / "table", spans)
     expected = [(None, "good"), (1.0, "True"), (None, "nan"), (1e200, None)]
-    lines = map(json.loads, export(tmp_path / "table", "--format", "messages").splitlines())
+    made = tmp_path / "made.jsonl"
+    made.write_text(export(tmp_path / "table", "--format", "messages"))
+    lines = [json.loads(line) for line in made.read_text().splitlines()]
     assert [(line["reward"], line["reward_label"]) for line in lines] == expected
+    read_again = facts(made, "path, reward, reward_label")["rows"]
+    assert [(row["reward"], row["reward_label"]) for row in read_again] == expected
     ran = CliRunner().invoke(app, ["group", "1/7", "--json", "--from", str(tmp_path / "table")])
     siblings = json.loads(ran.stdout)["siblings"]
     assert [(each["reward"], each["reward_label"]) for each in siblings] == expected

@@ -272,7 +272,7 @@ def test_a_mapped_field_that_no_record_has_is_named(tmp_path, opened):
     misspelt = opened(own, mapped="reward=score.total,step=iteration")
     meant = "Did you mean 'scores.total'?"
     assert f"The first records have no score.total for the reward: {advice} {meant}" in misspelt.remarks
-    usual = "reward or score or rewards"
+    usual = "reward or score or rewards or reward_label"
     assert f"The first records have no {usual} for the reward: {advice}" in opened(own).remarks
     assert len(opened(own, mapped="reward=scores.total,step=iteration").remarks) == 1
 

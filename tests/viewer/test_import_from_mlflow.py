@@ -70,6 +70,29 @@ def test_repeated_import_brings_the_newer_values_of_scores(
     exporter.shutdown()
 
 
+@pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated:DeprecationWarning")
+def test_tool_that_is_called_by_its_name_keeps_its_arguments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An imported call has the tool's own arguments, without those of the function that calls it."""
+    uri, project = f"sqlite:///{tmp_path}/mlflow.db", "named"
+    monkeypatch.setenv("OTEL_ROLLOUT_DELTA_URI", str(tmp_path / "table"))
+    monkeypatch.setenv("OTEL_ROLLOUT_PROJECT", project)
+    rollouts = Rollouts(project, {"rollout.run.id": "run-1"})
+    given = {"name": "calc", "arguments": {"x": 35}}
+    content = {"input.value": json.dumps(given), "input.mime_type": "application/json"}
+    with rollouts.span("Agent.run", "AGENT"), rollouts.span("call_tool", "TOOL", **content):
+        pass
+    exporter = MlflowSpanExporter(tracking_uri=uri)
+    deliver(exporter, rollouts.ended())
+    exporter.shutdown()
+    assert CliRunner().invoke(app, ["import", f"mlflow:{uri}", "--to", "delta"]).exit_code == 0
+    for source in (f"mlflow:{uri}", str(tmp_path / "table")):
+        ran = CliRunner().invoke(app, ["export", "--from", source, "--format", "atif"])
+        (call,) = json.loads(ran.stdout)["steps"][0]["tool_calls"]
+        assert (call["function_name"], call["arguments"]) == ("calc", {"x": 35})
+
+
 def test_export_reads_all_of_mlflow(rollout: Rollout, tmp_path: Path) -> None:
     """The trajectories of MLflow are those of the table; other commands say how to get there."""
     lines = {}

@@ -11,6 +11,7 @@ import re
 import shlex
 import subprocess
 import sys
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,11 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from otel_rollout.look.conversation import formatting, terminal
-from otel_rollout.look.conversation.summary import Summary, path_of
+from otel_rollout.look.conversation.summary import Summary, parts_of, path_of
+from otel_rollout.look.conversation.trajectories import summaries_of
 from otel_rollout.look.sources.reference import parse
+from otel_rollout.table.query import Engine
+from tests.table.tables import root, written
 from tests.viewer.conftest import run
 
 IDENTITIES: list[dict[str, Any]] = [
@@ -205,3 +209,35 @@ def test_unsupported_request_gets_advice(spool: Path, arguments: list[str], expe
     source = [] if arguments[1] == "7" or "b/0" in arguments else ["--from", str(spool)]
     printed = " ".join(run(*arguments, *source, code=2, columns=300).replace("│", " ").split())
     assert expected in printed
+
+
+ORDERED = (
+    "1/0/0",
+    "-3/1/0",
+    "-3/1/1",
+    "2/a/b/0",
+    "2/-/0",
+    "2/10/0",
+    "2/9/0",
+    "warm-up/1/0",
+    "-/1/0",
+    "2/9/retry",
+)
+
+
+def test_order_of_names_is_that_of_list(tmp_path: Path) -> None:
+    """A list of `show` has the first names of the order that it prints, from a table as from MLflow."""
+    named = []
+    for number, path in enumerate([*ORDERED, *(f"validation/{path}" for path in ORDERED)], start=1):
+        is_validation, (step, *sample, rollout) = parts_of(path)
+        identity = {
+            "step": int(step) if step.lstrip("-").isdigit() else None,
+            "step_text": None if step.lstrip("-").isdigit() or step == "-" else step,
+            "sample_index": None if sample == ["-"] else "/".join(sample),
+            "rollout_n": int(rollout) if rollout.isdigit() else None,
+            "rollout_text": None if rollout.isdigit() else rollout,
+        }
+        named.append(root(str(number), validate=is_validation, **identity))
+    found = summaries_of(Engine(written(tmp_path / "table", named).open()), ())
+    assert [each.path for each in sorted(found, key=attrgetter("order"))] == [each.path for each in found]
+    assert {each.path for each in found} == {*ORDERED, *(f"validation/{path}" for path in ORDERED)}

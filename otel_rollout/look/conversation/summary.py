@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from otel_rollout.table.schema import has_time
 from otel_rollout.table.training import ODD
 
 VALIDATION: Final = "validation"
+_INTEGER: Final = re.compile("[+-]?[0-9]+")
 _PATH: Final = (semconv.STEP, semconv.SAMPLE_INDEX, semconv.ROLLOUT_N)
 _NO_FACTS: Final = (
     *semconv.IDENTITY,
@@ -93,13 +95,10 @@ class Summary:
 
     @property
     def order(self) -> tuple[object, ...]:
-        """Sort key: training before validation, then path, with numbers by value."""
-        parts = self.path.split("/")
-        return (
-            len(parts),
-            [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts],
-            self.start_ns,
-        )
+        """Sort key, in the order of ``list``: training first, then names, with numbers by value."""
+        is_validation, (step, *sample, rollout) = parts_of(self.path or "-/-/-")
+        names = map(_in_order, (step, "/".join(sample), rollout))
+        return not self.path, is_validation, *names, self.path, self.start_ns
 
 
 def tokens_of(row: Mapping[str, Any]) -> Tokens:
@@ -120,6 +119,14 @@ def parts_of(path: str) -> tuple[bool, list[str]]:
     parts = path.split("/")
     is_validation = parts[0] == VALIDATION and len(parts) > 1
     return is_validation, parts[is_validation:]
+
+
+def _in_order(name: str) -> tuple[int, int, str]:
+    """Return a sort key: integers of 64 bits by value, then texts, then a missing name."""
+    number = int(name) if _INTEGER.fullmatch(name) else None
+    if number is not None and -(2**63) <= number < 2**63:
+        return 0, number, name
+    return (2, 0, "") if name == "-" else (1, 0, name)
 
 
 def group_of(summary: Summary) -> str:

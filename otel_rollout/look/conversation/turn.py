@@ -151,7 +151,7 @@ def tool_turn(span: Span) -> Turn:
     input_ = messages.value_of(span, semconv.INPUT_VALUE)
     arguments = messages.value_of(span, semconv.GEN_AI_TOOL_CALL_ARGUMENTS)
     named = input_ if isinstance(input_, Mapping) else {}
-    if arguments is None:
+    if arguments is None or arguments == input_:  # an import from MLflow repeats the input
         arguments = named.get("arguments", input_)
     name = span.attributes.get(semconv.GEN_AI_TOOL_NAME)
     if name is None and "arguments" in named:

@@ -21,13 +21,16 @@ from otel_rollout.look.dumps.trajectory import (
 from otel_rollout.look.dumps.values import at, entries_of
 from otel_rollout.look.errors import ViewerError
 from otel_rollout.otlp.chat_messages import of_genai
+from otel_rollout.otlp.evaluations import value_of
 from otel_rollout.table.json_text import as_json
 
+_LABEL: Final = "reward_label"
+"""Field that `export` writes beside the reward: a reward that is no number, or says that it is True."""
 _USUAL: Final = {
     "messages": ("messages", "conversation", "conversations"),
     "prompt": ("prompt",),
     "completion": ("completion", "response"),
-    "reward": ("reward", "score", "rewards"),
+    "reward": ("reward", "score", "rewards", _LABEL),
     "step": ("step", "global_step", "training_step"),
     "sample": ("sample_index", "index", "example_id", "prompt_id", "task_id"),
     "rollout": ("rollout_n", "rollout", "rollout_index"),
@@ -97,7 +100,7 @@ class Mapped:
                 file.leave_out(place, "has no messages")
                 continue
             identity = self._identity(record, file, messages[:prompt] or asked_in(messages))
-            rewards = rewards_in(self._value(record, "reward"))
+            rewards = rewards_in(value_of(self._value(record, "reward"), record.get(_LABEL)))
             others = entries_of(record, str, int, float)
             facts = {name: value for name, value in others.items() if name not in held}
             error = str(self._value(record, "error") or "")
