@@ -115,6 +115,20 @@ def test_filter_without_a_reason_is_found(tmp_path: Path) -> None:
     assert "Left out, by reason: no reason given 24." in finding.message
 
 
+def test_missing_reason_is_named_before_frequent_ones(tmp_path: Path) -> None:
+    """Three reasons are named; the one that is missing is of them, however rare."""
+    reasons = ["old"] * 5 + ["long"] * 4 + ["odd"] * 3 + [None] * 2
+    rows = [
+        row
+        for n in range(32)
+        for row in trained(
+            n, 1, {"trained": n >= len(reasons)}, reason=reasons[n] if n < len(reasons) else None
+        )
+    ]
+    finding = found(tmp_path, "training_left_out", rows)
+    assert "Left out, by reason: no reason given 2, old 5, long 4, other reasons 3" in finding.message
+
+
 def test_trajectories_that_the_trainer_passes_over_are_found(tmp_path: Path) -> None:
     """Of the newest step, the trainer may not have spoken yet while the run runs."""
     rows = steps(6, {"trained": True}, {})

@@ -72,13 +72,13 @@ WHERE trained IS NOT NULL OR {FILTERED}"""  # noqa: S608
 
 
 def _by_reason(scope: Scope, found: Finding) -> str:
-    """Return sentences on the most frequent reasons, and on groups with one reward or left out as a whole."""
+    """Return sentences on reasons, a missing one first, and on groups with one reward or wholly left out."""
     reached = f"({_reached(scope)}) AS reached WHERE {scope.is_said_by(found)}"
     reasons = scope.rows(
         "SELECT reason, count(*) AS number, CAST(sum(count(*)) OVER () AS BIGINT) AS whole, "  # noqa: S608
         "CAST(sum(count(*) FILTER (WHERE has_one_reward)) OVER () AS BIGINT) AS spent "
         f"FROM {reached} AND reason IS NOT NULL "
-        f"GROUP BY reason ORDER BY number DESC, reason LIMIT {_NAMED}"
+        f"GROUP BY reason ORDER BY coalesce({_IS_SILENT}, false) DESC, number DESC, reason LIMIT {_NAMED}"
     )
     if not reasons:
         return ""
