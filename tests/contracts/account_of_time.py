@@ -61,12 +61,14 @@ def sentence_of(step: Sequence[Trajectory], named: int) -> dict[str, object]:
     """Return what a sentence on stragglers may say that names so many trajectories.
 
     ``held`` is how long these held the step, ``is_fit`` whether they are few, held it for a tenth of its time
-    and had begun before. If none is named, ``is_end`` says whether a tenth or fewer ran for the last fifth.
+    and had begun before. If none is named, ``is_end`` says whether a tenth or fewer ran for the last fifth:
+    after all others had ended, and since one of them had begun.
     """
     bounds, number = bounds_of(step), len(step)
     wall, tenth = bounds[0][1] - min(begin for begin, _ in bounds), math.ceil(number / 10)
     if not named:
-        end = bounds[0][1] - bounds[tenth][1] if number > tenth else 0
+        first = min(begin for begin, _ in bounds[:tenth])
+        end = bounds[0][1] - max(bounds[tenth][1], first) if number > tenth else 0
         return {"is_end": end > 0 and end * 5 >= wall}
     since = bounds[named][1]
     held = bounds[0][1] - since
