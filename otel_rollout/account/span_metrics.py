@@ -6,7 +6,6 @@ what the spool has, after redaction. Each process measures the spans that it rec
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, Final, NamedTuple
@@ -19,6 +18,7 @@ from otel_rollout.base.bounded import BoundedDict
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.base.version import VERSION
 from otel_rollout.otlp import model_calls
+from otel_rollout.otlp.evaluations import ODD
 from otel_rollout.otlp.json_line import spans_of_json
 from otel_rollout.otlp.span import UNREADABLE, Span
 
@@ -158,12 +158,12 @@ class SpanMetrics:
         return _CallsBelow(1, below.counts | counts.keys())
 
     def _measure_tool(self, span: Span, attributes: Mapping[str, Any], labels: Labels) -> None:
-        name = model_calls.tool_name_of(attributes) or span.name
+        name = model_calls.called_tool(attributes, span.name)
         labels[semconv.GEN_AI_TOOL_NAME] = self._bounded({}, semconv.GEN_AI_TOOL_NAME, name)
         self._instruments.tool_seconds.record(span.seconds, labels | self._error(span, attributes))
 
     def _count_reward(self, value: Any, labels: Labels) -> None:
-        if isinstance(value, (int, float)) and math.isfinite(value):  # no sum has infinity or NaN in it
+        if isinstance(value, (int, float)) and abs(value) < ODD:  # no sum has NaN or infinity in it
             self._instruments.rewards.add(1, labels)
             self._instruments.reward_sum.add(float(value), labels)
 

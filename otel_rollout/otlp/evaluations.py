@@ -18,6 +18,8 @@ from otel_rollout.otlp.span import Span
 Value = bool | int | float | str
 Rank = tuple[bool, int, bool]
 """Sort key of a score: whether its time is known, the time, whether it has a comment. The greatest counts."""
+ODD: Final = 1e150
+"""Magnitude from which no sum or mean has a number, because its square is infinite. The views have it too."""
 _LABELS_OF_BOOL: Final = {"True": True, "False": False}
 
 

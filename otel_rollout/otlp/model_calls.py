@@ -276,6 +276,20 @@ def tool_name_of(attributes: Mapping[str, Any]) -> str | None:
     )  # fmt: skip
 
 
+def called_tool(attributes: Mapping[str, Any], span_name: str) -> str:
+    """Return the name of the tool that a span calls.
+
+    An attribute has it, or the argument ``name`` of a function that calls tools; else it is the span's.
+    """
+    found = tool_name_of(attributes)
+    given = attributes.get(semconv.INPUT_VALUE)
+    if found is None and isinstance(given, str) and '"arguments"' in given:
+        by_name = decoded(given)
+        named = by_name.get("name") if isinstance(by_name, Mapping) and "arguments" in by_name else None
+        found = named if isinstance(named, str) else None
+    return found or span_name
+
+
 def read_tool(attributes: Mapping[str, Any]) -> ToolContents:
     """Read a tool call."""
     name = tool_name_of(attributes)

@@ -47,7 +47,7 @@ def add(row: dict[str, Any], span: Span) -> None:
     if kind == semconv.KIND_LLM:
         _add_call(row, attributes, _contents_of(row, span, is_ours))
     elif kind == semconv.KIND_TOOL and "tool_name" not in row:
-        row["tool_name"] = _tool_name(row, attributes, is_ours)
+        row["tool_name"] = model_calls.called_tool(attributes, row["name"])
 
 
 def _contents_of(row: Mapping[str, Any], span: Span, is_ours: bool) -> CallContents:
@@ -72,16 +72,6 @@ def _add_call(row: dict[str, Any], attributes: Mapping[str, Any], found: CallCon
     reasons = attributes.get(semconv.GEN_AI_RESPONSE_FINISH_REASONS)
     stated = reasons if isinstance(reasons, (list, tuple)) else found.finish_reasons
     row["finish_reason"] = ", ".join(dict.fromkeys(map(str, stated))) or reply.finish_reason or None
-
-
-def _tool_name(row: Mapping[str, Any], attributes: Mapping[str, Any], is_ours: bool) -> str:
-    """Return the name of the tool that a span calls; the span's name if nothing says it."""
-    found = None if is_ours else model_calls.read_tool(attributes).name
-    if found is None and '"arguments"' in row.get("input", ""):  # a function that calls a tool by its name
-        given = messages.read_json(row["input"])
-        named = given.get("name") if isinstance(given, Mapping) and "arguments" in given else None
-        found = named if isinstance(named, str) else None
-    return str(found or row["name"])
 
 
 def _request(row: Mapping[str, Any], attributes: Mapping[str, Any]) -> Any:

@@ -19,5 +19,3 @@ DIFFERS: Final = (
 The trainer's rewards have single precision, and a KL penalty is a sum over tokens: a thousandth is no
 difference.
 """
-ODD: Final = 1e150
-"""Magnitude from which no mean includes a number, because its square is infinite. The views have it too."""

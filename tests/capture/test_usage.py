@@ -160,16 +160,19 @@ def test_usage_of_a_stream_is_recorded_from_its_last_events(recorded, stream, ex
     assert said(recorded()[0].attributes) == expected
 
 
-@pytest.mark.parametrize("usage", [None, {}, {"prompt_tokens": 1 << 63, "completion_tokens": -1}])
+NO_USAGE = [None, {}, {"prompt_tokens": 1 << 63, "completion_tokens": -1}]
+
+
+@pytest.mark.parametrize("usage", [*({"usage": each} for each in NO_USAGE), {}], ids=str)
 def test_reply_without_usage_has_model_and_finish_reason(recorded, usage):
-    """Servers that leave the usage out answer with `null`.
+    """Servers that do not count answer with `null`, or leave the field out.
 
     Invalid counts are not recorded.
     """
 
     @rollout_trace_op(kind="LLM")
     def chat():
-        return {**CHAT_COMPLETION, "usage": usage}
+        return {name: CHAT_COMPLETION[name] for name in CHAT_COMPLETION if name != "usage"} | usage
 
     with rollout_trace_attr():
         chat()

@@ -32,10 +32,10 @@ def client(reason: str) -> dict[str, Any]:
     return engine(reason)
 
 
-@rollout_trace_op(kind="TOOL", name="calculator")
-def calculator(a: int, b: int) -> float:
-    """Divide."""
-    return a / b
+@rollout_trace_op(kind="TOOL")
+def call_tool(name: str, arguments: dict[str, int]) -> float:
+    """Divide; the tool is named by an argument."""
+    return arguments["a"] / arguments["b"]
 
 
 def some_tool() -> None:
@@ -72,10 +72,12 @@ def rollout(index: int) -> None:
     with rollout_trace_attr(step=1, sample_index=0, rollout_n=index, validate=index == 1):
         client("stop")
         with contextlib.suppress(ZeroDivisionError):
-            calculator(1, index)
+            call_tool("calculator", {"a": 1, "b": index})
         client("length" if index == 0 else "stop")
         score("reward", -0.5 if index == 0 else 1.0)
         score("other", 7.0)
+        if index == 1:
+            score("reward", 1e200)  # as in the table, no sum has it
         if index == 2:
             raise LookupError("no such task")
 

@@ -11,9 +11,8 @@ from typing import Any, Final, NamedTuple
 
 from otel_rollout.base import semconv
 from otel_rollout.look.pages.scale import finite
-from otel_rollout.otlp.evaluations import label_of
+from otel_rollout.otlp.evaluations import ODD, label_of
 from otel_rollout.table.schema import has_time
-from otel_rollout.table.training import ODD
 
 VALIDATION: Final = "validation"
 _INTEGER: Final = re.compile("[+-]?[0-9]+")

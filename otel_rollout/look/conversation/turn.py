@@ -11,6 +11,7 @@ from otel_rollout.look.conversation.span_tree import error_of
 from otel_rollout.look.conversation.summary import Tokens
 from otel_rollout.otlp import engine_phases, messages, model_calls
 from otel_rollout.otlp.messages import Call
+from otel_rollout.otlp.model_calls import called_tool
 from otel_rollout.otlp.span import Span
 from otel_rollout.table.schema import has_time
 
@@ -153,16 +154,13 @@ def tool_turn(span: Span) -> Turn:
     named = input_ if isinstance(input_, Mapping) else {}
     if arguments is None or arguments == input_:  # an import from MLflow repeats the input
         arguments = named.get("arguments", input_)
-    name = span.attributes.get(semconv.GEN_AI_TOOL_NAME)
-    if name is None and "arguments" in named:
-        name = named.get("name")
     result = messages.value_of(span, semconv.GEN_AI_TOOL_CALL_RESULT)
     if result is None:
         result = messages.value_of(span, semconv.OUTPUT_VALUE)
     return Turn(
         TOOL,
         _result_text(result),
-        name=str(name or span.name),
+        name=called_tool(span.attributes, span.name),
         arguments=messages.read_json(arguments) if isinstance(arguments, str) else arguments,
         **ending_of(span),
     )

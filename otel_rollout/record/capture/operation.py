@@ -155,7 +155,8 @@ class RecordedCall(SampledOutCall):
             encode = self.encode
             if encode is not None:
                 self.output(encode(result, self.limit))
-            if "usage" in result if type(result) is dict else type(result) not in usage.PLAIN:
+            is_dict = type(result) is dict
+            if "usage" in result or "choices" in result if is_dict else type(result) not in usage.PLAIN:
                 usage.record(self.span, self.outside.get(SPAN), result)
         finally:
             self.end()

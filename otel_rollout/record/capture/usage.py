@@ -45,7 +45,8 @@ def record(span: Span, above: Any, reply: Any) -> None:
         reply: the operation's result.
     """
     fields = _fields(reply)
-    found = None if fields is None or "usage" not in fields else read(reply)
+    is_reply = fields is not None and ("usage" in fields or "choices" in fields)
+    found = read(reply) if is_reply else None
     if found:
         record_once(span, above, found)
 

@@ -19,8 +19,9 @@ from otel_rollout.look.analysis.health.rates import (
 )
 from otel_rollout.look.analysis.health.scope import Scope
 from otel_rollout.look.conversation.formatting import first_of, percent
+from otel_rollout.otlp.evaluations import ODD
 from otel_rollout.table import filters
-from otel_rollout.table.training import DIFFERS, ODD
+from otel_rollout.table.training import DIFFERS
 
 _NAMES_OF_ODD: Final = "lower(label) IN ('nan', 'inf', '-inf')"
 _NOT_FINITE: Final = f"(isnan(value) OR abs(value) >= {ODD} OR (value IS NULL AND {_NAMES_OF_ODD}))"

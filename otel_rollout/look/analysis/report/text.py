@@ -179,9 +179,8 @@ def figures(step: StepReport) -> _Row:
 
 
 def _covered(count: int, step: StepReport) -> str:
-    """Return in brackets how many ended trajectories a mean is of; nothing if it is of all or none."""
-    ended = step.trajectories - step.running
-    return f" ({count} of {ended})" if 0 < count < ended else ""
+    """Return in brackets how many trajectories a mean is of, running ones too; nothing if of all or none."""
+    return f" ({count} of {step.trajectories})" if 0 < count < step.trajectories else ""
 
 
 def times(step: StepReport) -> _Row | None:
