@@ -171,8 +171,9 @@ def show_report(report: RunReport, location: str, options: Mapping[str, str | No
             continue
         if report.validation:
             console.print(Text(f"\n{title}", style="bold"))
-        if len(steps) > 1:
-            console.print(_sparklines(steps, console.width))
+        numbered = [step for step in steps if isinstance(step.step, int)]  # a text has no place on a curve
+        if len(numbered) > 1:
+            console.print(_sparklines(numbered, console.width))
         shown = steps[-_MAX_STEPS:]
         for table in report_text.tables(shown):
             console.print(Text(table.title, style="bold"), end="\n" if table.title else "")

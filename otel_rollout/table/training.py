@@ -10,10 +10,7 @@ PASSED_OVER: Final = "the trainer did not name it"
 """The view's reason for a trajectory that the trainer did not name, though it named others of the step."""
 FILTERED: Final = "reason IS NOT NULL"
 """Condition that the loss did not use a trajectory: the trainer said so, or did not name it."""
-DIFFERS: Final = (
-    "NOT isnan(reward_difference) "
-    "AND abs(reward_difference) > 0.001 * greatest(1, abs(reward), abs(trained_reward))"
-)
+DIFFERS: Final = "abs(reward_difference) > 0.001 * greatest(1, abs(reward), abs(trained_reward))"
 """Condition that the reward that was trained on is not the recorded one, on a row that has both.
 
 The trainer's rewards have single precision, and a KL penalty is a sum over tokens: a thousandth is no

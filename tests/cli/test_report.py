@@ -106,6 +106,24 @@ def test_recorded_zero_is_shown(tmp_path: Path) -> None:
     assert "Policy lag, in steps" in (tmp_path / "page.html").read_text()
 
 
+def test_a_mean_says_of_how_many_trajectories_it_is(tmp_path: Path) -> None:
+    """A trajectory that runs counts on both sides, with a reward and without one."""
+    running = list(trajectory(2, reward=0.0))[1:]  # its root has not ended
+    rows = [*trajectory(0, reward=1.0), *trajectory(1), *running]
+    written(tmp_path / "table", rows)
+    assert re.search(r"3 \(1 running\) +0\.5 ± 0\.707 \(2 of 3\)", run("--from", tmp_path / "table").output)
+
+
+def test_curves_are_of_steps_with_a_number(tmp_path: Path) -> None:
+    """A step that is text has its row, and no place on a curve, as on the page."""
+    rows = [each for step in (1, 2) for each in trajectory(step, reward=float(step), step=step)]
+    rows += trajectory(3, reward=9.0, step=None, step_text="warm-up")
+    written(tmp_path / "table", rows)
+    printed = run("--from", tmp_path / "table").output
+    assert re.search(r"reward +▁█ +1 → 2", printed)
+    assert re.search(r"^ +warm-up +1 +9 ", printed, re.MULTILINE)
+
+
 def test_steps_and_run_are_chosen(table: Path) -> None:
     """--step and --run limit the figures; --json has them all."""
     document = json.loads(run("--from", table, "--run", "run-1", "--step", "2-3", "--json").output)

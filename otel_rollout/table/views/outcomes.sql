@@ -6,8 +6,11 @@ SELECT
   CASE WHEN trained_step = trunc(trained_step) THEN TRY_CAST(trained_step AS BIGINT) END AS trained_step,
   CASE WHEN trained_tokens = trunc(trained_tokens) THEN TRY_CAST(trained_tokens AS BIGINT) END AS trained_tokens,
   advantage, return_value, trained_reward, kl_penalty,
-  trained_reward + coalesce(kl_penalty, 0) - scored_reward AS reward_difference, policy_lag, mismatch, mismatch_mean,
-  mismatch_share,
+  CASE
+    WHEN abs(scored_reward) < 1e150 AND abs(trained_reward + coalesce(kl_penalty, 0)) < 1e150
+      THEN trained_reward + coalesce(kl_penalty, 0) - scored_reward
+  END AS reward_difference,
+  policy_lag, mismatch, mismatch_mean, mismatch_share,
   CASE WHEN mismatch_token = trunc(mismatch_token) THEN TRY_CAST(mismatch_token AS BIGINT) END AS mismatch_token,
   CASE WHEN mismatch_turn = trunc(mismatch_turn) THEN TRY_CAST(mismatch_turn AS BIGINT) END AS mismatch_turn,
   importance_ratio, not_finite

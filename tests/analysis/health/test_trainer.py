@@ -276,11 +276,15 @@ def test_reward_that_was_trained_on_and_not_recorded_is_found(tmp_path: Path) ->
     assert (finding.status, finding.steps, finding.evidence) == ("unhealthy", (2,), ("2/2/0",))
     assert "In 1 of 1 trajectories (100%) in step 2" in finding.message
     assert "trained on 0.25 after a KL penalty of 0.25, and 1 was recorded." in finding.message
-    huge = trained(0, 1, {"trained_reward": 2.0}, reward=1e300)
-    assert (
-        "trained on 2, and 1e+300 was recorded."
-        in found(tmp_path / "huge", "trained_reward_differs", huge).message
-    )
+
+
+@pytest.mark.parametrize(("recorded", "used"), [(1e300, 2.0), (math.nan, 2.0), (0.5, 1e300), (0.5, math.nan)])
+def test_rewards_that_are_no_usual_numbers_are_not_compared(
+    tmp_path: Path, recorded: float, used: float
+) -> None:
+    """They are counted as NaN, infinite or huge."""
+    rows = trained(0, 1, {"trained_reward": used}, reward=recorded)
+    assert found(tmp_path, "trained_reward_differs", rows).status == "unobserved"
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
