@@ -82,7 +82,7 @@ def fields_of(span: Span, before: bytes = b"") -> dict[str, Any]:
         "name": span.name,
         "kind": span.kind,
         "startTimeUnixNano": str(span.start_ns),
-        "endTimeUnixNano": str(span.end_ns),
+        "endTimeUnixNano": "0" if span.is_running else str(span.end_ns),
         "attributes": orjson.Fragment(attributes),
     }
     if span.events:

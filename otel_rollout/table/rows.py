@@ -137,6 +137,7 @@ def _row_of(span: Span, of_resource: Row) -> Row:
 def _of_fields(span: Span) -> Row:
     """Return the columns of the span's fields."""
     start, end = min(span.start_ns, MAX_INT), min(span.end_ns, MAX_INT)
+    has_end = end > 0 and not span.is_running
     return {
         "trace_id": span.trace_id,
         "span_id": span.span_id,
@@ -145,7 +146,7 @@ def _of_fields(span: Span) -> Row:
         "scope": span.scope.name,
         "start_time": start // 1000 if schema.has_time(start) else None,
         "start_ns": start,
-        "duration_ns": None if span.is_running else max(0, end - start),  # a clock may be set back
+        "duration_ns": max(0, end - start) if has_end else None,  # a clock may be set back
         "status": STATUS.get(span.status, "unset"),
         "events": as_json([_event(event) for event in span.events]) if span.events else None,
         "links": as_json([_link(link) for link in span.links]) if span.links else None,

@@ -10,7 +10,7 @@ import pytest
 from otel_rollout.look.errors import ViewerError
 from tests.cli.command import run, run_here
 from tests.dumps.reading import verl_line, write_lines
-from tests.dumps.test_readers import LOOP
+from tests.dumps.test_readers import EPISODE, LOOP
 from tests.waiting import wait_for
 from tests.web.served import Served, hrefs
 
@@ -255,6 +255,19 @@ def test_import_makes_a_dump_lasting(dump, tmp_path, monkeypatch):
     assert _json(*query, tmp_path / "table") == _json(*query, dump)
 
 
+def test_imported_tools_without_an_end_have_no_duration(tmp_path, monkeypatch):
+    """A dump says when a tool's result was there, and not how long the tool ran."""
+    monkeypatch.setenv("OTEL_ROLLOUT_DELTA_URI", str(tmp_path / "table"))
+    traces = write_lines(tmp_path / "traces.jsonl", [EPISODE])
+    run_here("import", traces, "--to", "delta")
+    sql = "SELECT name, duration_ns, status FROM spans ORDER BY span_id"
+    made, read = (
+        _json("query", sql, "--format", "json", "--from", at) for at in (tmp_path / "table", traces)
+    )
+    assert [row["name"] for row in made if row["duration_ns"] is None] == ["calc"]
+    assert made == read
+
+
 def test_imported_turns_continue_those_that_the_dump_says(tmp_path, monkeypatch):
     """Also where an agent asks for the same call, with the same result, again and again."""
     monkeypatch.setenv("OTEL_ROLLOUT_DELTA_URI", str(tmp_path / "table"))
@@ -275,5 +288,9 @@ def test_imported_turns_continue_those_that_the_dump_says(tmp_path, monkeypatch)
 def _json(*arguments):
     """Return the JSON that a command prints beside its remarks."""
     told = run_here(*arguments)
-    lines = [line for line in told.splitlines() if not line.startswith(("verl rollout dump", "messages: "))]
+    lines = [
+        line
+        for line in told.splitlines()
+        if not line.startswith(("verl rollout dump", "messages: ", "verifiers"))
+    ]
     return json.loads("\n".join(lines))

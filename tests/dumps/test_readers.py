@@ -249,6 +249,18 @@ def test_anthropics_tool_blocks_are_tool_calls_with_their_results(tmp_path, open
     assert tools == [called, called | {"result": "no such tool", "error_message": "no such tool"}, called]
 
 
+def test_validation_may_be_said_by_a_text(tmp_path, opened):
+    """A text that is false is no validation; the name of a split says what the name of a folder would."""
+    values = {"false": False, "False": False, "true": True, "0": False, "train": False, "val": True, 1: True}
+    records = [
+        {"messages": talk_about("1+1?", "2"), "reward": 1.0, "split": value, "index": number}
+        for number, value in enumerate(values)
+    ]
+    found = opened(write_lines(tmp_path / "own.jsonl", records), mapped="validate=split")
+    rows = found.rows("SELECT validate FROM trajectories ORDER BY TRY_CAST(sample_index AS INT)")
+    assert [row["validate"] for row in rows] == list(values.values())
+
+
 @pytest.mark.parametrize("has_row", [False, True])
 def test_a_whole_number_in_any_form_is_one_step_and_one_row(tmp_path, opened, has_row):
     """A recorder makes one step of ``2`` and ``2.0`` too, and a table one of ``"2"``."""

@@ -53,8 +53,9 @@ def test_step_has_quantiles_of_requests(tmp_path: Path) -> None:
         for number in range(10)
         for line in trajectory([Call(queue=0.1 * number)] * 2, trace=number + 1, rollout=number)
     ]
+    lines += trajectory([Call(requests=0)] * 2, trace=11, rollout=10)  # by an engine that does not trace
     (found,) = asked(table_of(tmp_path, *lines), "SELECT * FROM engine_steps")
-    assert (found["trajectories"], found["requests"], found["calls_without_request"]) == (10, 20, 0)
+    assert (found["trajectories"], found["requests"], found["calls_without_request"]) == (10, 20, 2)
     assert found["queue_seconds"] == pytest.approx(0.9)
     assert (found["queue_p50"], found["queue_p95"]) == pytest.approx((0.45, 0.9))
     assert found["first_token_p50"] == pytest.approx(0.53)

@@ -48,7 +48,7 @@ _GZIP, _ZSTD, _PARQUET, _ZIP, _PICKLE = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PAR1
 _JSON_PLACE: Final = re.compile(r"(?: starting)?(?: at)?: line .*", re.DOTALL)
 """Matches the place after the reason in an error about JSON."""
 _STEP: Final = re.compile(r"(?:global_)?step_(\d+)")
-_VALIDATION: Final = re.compile(
+NAMES_VALIDATION: Final = re.compile(
     r"(^|[_-])(val|valid|validation|eval|evals|evaluation)([_-]|\d|\.|$)", re.IGNORECASE
 )
 
@@ -100,7 +100,7 @@ class DumpFile:
     @cached_property
     def is_validation(self) -> bool:
         """Whether the name of the file, or of one of its three nearest folders, names a validation."""
-        return any(map(_VALIDATION.search, self.path.absolute().parts[-4:]))
+        return any(map(NAMES_VALIDATION.search, self.path.absolute().parts[-4:]))
 
     @property
     def number(self) -> int | None:

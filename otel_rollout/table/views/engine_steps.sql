@@ -11,11 +11,11 @@ WITH timed AS (
   GROUP BY 1, 2, 3, 4, 5, 6
 ), summed AS (
   SELECT
-    run_id, project, experiment, validate, step, step_text, count(*) AS trajectories,
+    run_id, project, experiment, validate, step, step_text, count(requests) AS trajectories,
     CAST(sum(requests) AS BIGINT) AS requests,
-    CAST(sum(calls_without_request) AS BIGINT) AS calls_without_request, avg(queue_seconds) AS queue_seconds,
-    avg(prefill_seconds) AS prefill_seconds, avg(decode_seconds) AS decode_seconds
-  FROM engine_time
+    CAST(sum(turns - coalesce(calls_with_request, 0)) AS BIGINT) AS calls_without_request,
+    avg(queue_seconds) AS queue_seconds, avg(prefill_seconds) AS prefill_seconds, avg(decode_seconds) AS decode_seconds
+  FROM counted_rows LEFT JOIN request_figures ON trace_id = request_trace
   GROUP BY 1, 2, 3, 4, 5, 6
 )
 SELECT summed.*, timed.queue_p50, timed.queue_p95, timed.first_token_p50, timed.first_token_p95

@@ -35,9 +35,9 @@ FROM (
     max(value) FILTER (WHERE name = 'logprob_diff_token') AS mismatch_token,
     max(value) FILTER (WHERE name = 'logprob_diff_turn') AS mismatch_turn,
     max(value) FILTER (WHERE name = 'importance_ratio') AS importance_ratio,
-    max(name) FILTER (WHERE name <> 'reward' AND (
-      isnan(value) OR abs(value) >= 1e150 OR (value IS NULL AND lower(label) IN ('nan', 'inf', '-inf'))
-    )) AS not_finite
+    max(name) FILTER (
+      WHERE name <> 'reward' AND NOT abs(coalesce(value, TRY_CAST(label AS DOUBLE))) < 1e150
+    ) AS not_finite
   FROM newest_scores
   WHERE name IN (
     'trained', 'trained_step', 'trained_tokens', 'advantage', 'return', 'trained_reward', 'kl_penalty', 'policy_lag',

@@ -5,8 +5,7 @@ SELECT
   trace_id, run_id, project, experiment, step, step_text, sample_index, rollout_n, validate, path, group_path, state,
   error_type, start_time, turns, tool_calls, tool_calls_known, tool_errors, tokens_in, tokens_out,
   finite_reward AS reward,
-  coalesce(isnan(reward) OR abs(reward) >= 1e150, false)
-    OR (reward IS NULL AND coalesce(lower(reward_label) IN ('nan', 'inf', '-inf'), false)) AS has_odd_reward,
+  coalesce(NOT abs(coalesce(reward, TRY_CAST(reward_label AS DOUBLE))) < 1e150, false) AS has_odd_reward,
   reward IS NULL AND reward_label IS NULL AS has_no_reward,
   CASE WHEN NOT validate THEN step - policy_version_min END AS policy_lag,
   policy_version_max > policy_version_min AS has_several_policies,
@@ -27,7 +26,7 @@ SELECT
   CASE WHEN abs(lag) < 1e150 THEN lag END AS trainer_lag, lag_source, mismatch,
   CASE WHEN mismatch_mean < 1e150 THEN mismatch_mean END AS mismatch_mean, mismatch_turn,
   CASE WHEN abs(importance_ratio) < 1e150 THEN importance_ratio END AS importance_ratio, not_finite, requests,
-  CASE WHEN requests IS NOT NULL THEN turns - coalesce(calls_with_request, 0) END AS calls_without_request,
+  turns - coalesce(calls_with_request, 0) AS calls_without_request,
   queue_seconds, prefill_seconds, decode_seconds, first_token_seconds
 FROM trained_rows LEFT JOIN unparsed_calls ON trace_id = unparsed_trace
   LEFT JOIN phase_figures ON trace_id = phase_trace LEFT JOIN request_figures ON trace_id = request_trace

@@ -128,6 +128,16 @@ def test_odd_rewards_are_counted_apart(tmp_path: Path) -> None:
     assert share.value == 0
 
 
+@pytest.mark.parametrize("text", ["NaN", "-inf", "Infinity", "1e200"])
+def test_odd_reward_that_is_a_text_counts_as_the_number(tmp_path: Path, text: str) -> None:
+    """Writers of JSON quote such numbers in several ways."""
+    said = (*trajectory(2), score("2", "e2", None, score_label=text, sample_index="1"))
+    (step,) = steps_of(tmp_path, *said)
+    assert step.reward == replace(_NO_REWARD, missing=0, odd=1)
+    (group,) = engine_of(tmp_path / "groups", *said).dicts("SELECT rewarded, reward_mean FROM groups")
+    assert group == {"rewarded": 0, "reward_mean": None}
+
+
 def test_reward_that_is_a_text_is_not_missing(tmp_path: Path) -> None:
     """A reward is missing if none was given; `health` counts alike."""
     with_text = (*trajectory(2), score("2", "e2", None, score_label="good", sample_index="1"))

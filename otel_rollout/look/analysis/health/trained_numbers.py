@@ -23,10 +23,9 @@ from otel_rollout.otlp.evaluations import ODD
 from otel_rollout.table import filters
 from otel_rollout.table.training import DIFFERS
 
-_NAMES_OF_ODD: Final = "lower(label) IN ('nan', 'inf', '-inf')"
-_NOT_FINITE: Final = f"(isnan(value) OR abs(value) >= {ODD} OR (value IS NULL AND {_NAMES_OF_ODD}))"
+_NOT_FINITE: Final = f"coalesce(NOT abs(coalesce(value, TRY_CAST(label AS DOUBLE))) < {ODD}, false)"
 """SQL condition that a score is not finite; the table stores such a number as a label."""
-_IS_TEXT: Final = f"(value IS NULL AND NOT {_NAMES_OF_ODD})"
+_IS_TEXT: Final = f"(value IS NULL AND NOT {_NOT_FINITE})"
 _SAID: Final = "coalesce(label, CAST(value AS VARCHAR))"
 _WHAT: Final = "a number of the trainer is NaN, infinite or huge"
 _NAMED: Final = 3

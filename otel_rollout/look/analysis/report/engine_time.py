@@ -16,7 +16,7 @@ class StepEngineTime:
     Attributes:
         trajectories: trajectories with a request.
         requests: requests that the engine has finished and traced.
-        calls_without_request: model calls of these trajectories without a request.
+        calls_without_request: model calls of the step's trajectories without a request.
         queue_seconds: mean seconds of a trajectory in the engine's queue, summed over its requests.
         prefill_seconds: mean seconds of a trajectory in prefill.
         decode_seconds: mean seconds of a trajectory in decode.

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from otel_rollout.base.suggest import did_you_mean
 from otel_rollout.look.dumps.chat_text import parsed, prompt_of, said_in
-from otel_rollout.look.dumps.dump_file import MAX_FIELDS, DumpFile, Record
+from otel_rollout.look.dumps.dump_file import MAX_FIELDS, NAMES_VALIDATION, DumpFile, Record
 from otel_rollout.look.dumps.formats import Format
 from otel_rollout.look.dumps.trajectory import (
     REWARD,
@@ -18,7 +18,7 @@ from otel_rollout.look.dumps.trajectory import (
     identity_part,
     rewards_in,
 )
-from otel_rollout.look.dumps.values import at, entries_of
+from otel_rollout.look.dumps.values import at, entries_of, in_text
 from otel_rollout.look.errors import ViewerError
 from otel_rollout.otlp.chat_messages import of_genai
 from otel_rollout.otlp.evaluations import value_of
@@ -138,9 +138,15 @@ class Mapped:
             step,
             number if sample is None else sample,
             order if rollout is None else rollout,
-            file.is_validation if validate is None else bool(validate),
+            file.is_validation if validate is None else _is_validation(validate),
             "" if group is None else group if isinstance(group, str) else as_json(group),
         )
+
+
+def _is_validation(value: Any) -> bool:
+    """Return whether a value says validation: a text that is true, or names one as a folder does."""
+    told = in_text(value.lower()) if isinstance(value, str) else value
+    return bool(NAMES_VALIDATION.search(told) if isinstance(told, str) else told)
 
 
 def _message(entry: Mapping[str, Any]) -> Mapping[str, Any]:
