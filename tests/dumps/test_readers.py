@@ -295,7 +295,7 @@ def test_an_unknown_file_is_answered_with_its_own_fields(tmp_path, opened):
 
 
 def test_harbors_result_gives_the_reward_of_an_atif_trajectory(tmp_path, opened):
-    """Reward, error and times of a trial are beside its trajectory, and no call's; copied context is skipped."""
+    """Reward, error and times of a trial are beside its trajectory, no call's; copied context is skipped."""
     steps = [
         {"step_id": 1, "source": "user", "message": "old", "is_copied_context": True},
         {"step_id": 2, "source": "user", "message": "6*7?"},

@@ -219,7 +219,8 @@ def _lane_of(
 
     Args:
         name: its name.
-        root: its row in view ``roots``, with ``untimed_calls``: the time outside of its known calls is then unrecorded.
+        root: its row in view ``roots``, with the number of calls of which it is not known when they ran. With
+            such a call, the time outside of the others is unrecorded.
         parts: the time of its calls, as view ``segments`` has it.
         spans: its spans that take time, at least one.
         horizon: the newest time that is known: the end of a running trajectory.

@@ -61,7 +61,11 @@ class Segment(NamedTuple):
 
 
 def filled(
-    parts: Iterable[Segment], start: int, end: int, recorded_until: int | None = None, outside: Phase = WAITING
+    parts: Iterable[Segment],
+    start: int,
+    end: int,
+    recorded_until: int | None = None,
+    outside: Phase = WAITING,
 ) -> list[Segment]:
     """Return the segments of a trajectory, in order, without a gap between them.
 
