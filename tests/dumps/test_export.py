@@ -13,7 +13,7 @@ from otel_rollout.table.query import Engine, dicts_of
 from tests.dumps.reading import verl_line, write_lines
 from tests.dumps.test_example import ROOT
 from tests.dumps.test_readers import CALL, EPISODE, LOOP
-from tests.table.tables import root, row, written
+from tests.table.tables import root, row, score, written
 
 ROWS = "path, reward, turns, tool_calls, tool_errors, tokens_in, tokens_out, state, error_message"
 NAME = "step, sample_index, rollout_n, validate"
@@ -120,6 +120,43 @@ def test_a_live_run_is_exported_with_its_failed_tools(tmp_path, demo_table):
     export(demo_table, "--format", "messages", "--to", "all.jsonl")
     rows = "path, reward, turns"
     assert facts("all.jsonl", rows)["rows"] == facts(demo_table, rows)["rows"]
+
+
+def test_what_atif_does_not_say_is_unknown_and_no_agent_is_made_up(tmp_path):
+    """Times of calls are unknown, not waiting; reasons of scores are read again, as are failures of tools."""
+    spans = []
+    trained = {"score_name": "trained", "score_label": "False", "score_comment": "too long"}
+    for name in ("1", "2"):
+        one = {"rollout_n": int(name)}
+        spans += [
+            root(name, **one),
+            row(name, f"b{name}", f"a{name}", kind="LLM", input=CALL, output="So.", **one),
+            row(name, f"c{name}", f"a{name}", kind="TOOL", tool_name="look", output="a wall", **one),
+            score(name, f"d{name}", 0.0, **trained, **one),
+        ]  # fmt: skip
+    written(tmp_path / "table", spans)
+    export(tmp_path / "table", "--format", "atif", "--to", "first")
+    export("first", "--format", "atif", "--to", "second")
+    for place in ("first", "second"):
+        assert {row["agent_name"] for row in facts(place, "path, agent_name")["rows"]} == {None}
+        (step,) = told("report", "--from", place, "--json")["training"]
+        assert step["trainer"]["filtered"] == {"too long": 2}
+        assert step["seconds"]["p50"] == 1.0
+        phases = ("generate", "tool", "reward", "waiting")
+        assert {step["seconds"][phase] for phase in phases} == {None}
+        assert [time["phase"] for time in told("timeline", "--from", place, "--json")["phases"]] == [
+            "unrecorded"
+        ]
+        health = told("health", "--only", "tool_error_burst", "--from", place, "--json")
+        (check,) = health["checks"]
+        assert (check["status"], check["message"]) == ("healthy", "No tool call failed.")
+
+
+def told(*arguments):
+    """Return what a command prints as JSON."""
+    ran = CliRunner().invoke(app, arguments)
+    assert ran.exit_code == 0, ran.output
+    return json.loads(ran.stdout)
 
 
 def test_tools_that_the_agent_called_before_a_model_are_read_again(tmp_path):

@@ -307,7 +307,7 @@ def test_an_unknown_file_is_answered_with_its_own_fields(tmp_path, opened):
 
 
 def test_harbors_result_gives_the_reward_of_an_atif_trajectory(tmp_path, opened):
-    """Reward, error and times of a trial are in the file beside its trajectory; copied context is skipped."""
+    """Reward, error and times of a trial are beside its trajectory, no call's; copied context is skipped."""
     steps = [
         {"step_id": 1, "source": "user", "message": "old", "is_copied_context": True},
         {"step_id": 2, "source": "user", "message": "6*7?"},
@@ -332,6 +332,9 @@ def test_harbors_result_gives_the_reward_of_an_atif_trajectory(tmp_path, opened)
     assert (one["sample_index"], one["experiment"], one["turns"], one["tool_calls"]) == ("sum", "job", 2, 1)
     assert {one["reward"], other["reward"]} == {0.0, 1.0}
     assert (one["seconds"], one["tokens_in"]) == (5.0, 10)
+    phases = "seconds, generate_seconds, tool_seconds, reward_seconds, waiting_seconds"
+    for row in found.rows(f"SELECT {phases} FROM phases"):
+        assert tuple(row.values()) == (5.0, None, None, None, None)
 
 
 def test_nemo_gym_items_are_model_calls_up_to_a_tools_result(tmp_path, opened):

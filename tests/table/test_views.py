@@ -456,6 +456,36 @@ def test_phases_of_a_trajectory_add_up_to_its_duration(tmp_path: Path) -> None:
     ]
 
 
+def test_phase_with_a_call_of_unknown_time_is_unknown(tmp_path: Path) -> None:
+    """So is waiting, and a phase that may have had such calls; a score that was given is no call."""
+    at = START_NS + 100 * SECOND
+    generate = {"kind": "LLM", "start_ns": at, "duration_ns": 2 * SECOND}
+    roots = [root(str(n), start_ns=at, duration_ns=9 * SECOND) for n in (1, 2, 3, 4)]
+    spans = [
+        row("1", "b1", "a1", **generate),
+        row("1", "c1", "a1", kind="TOOL", start_ns=at + 2 * SECOND, duration_ns=None),
+        row("2", "b2", "a2", **generate),
+        row("2", "c2", "a2", kind="LLM", start_time=None, start_ns=7, duration_ns=0),
+        row("3", "b3", "a3", kind="EVALUATOR", start_time=None, start_ns=8, duration_ns=0),
+        row("4", "b4", "a4", **generate),
+        score("4", "c4", 1.0, start_time=None, start_ns=9, duration_ns=0),
+    ]
+    store = written(tmp_path / "table", [*roots, *spans])
+    figures = "seconds, generate_seconds, tool_seconds, reward_seconds, waiting_seconds"
+    for view in ("phases", "report_rows"):
+        found = asked(store, f"SELECT {figures} FROM {view} ORDER BY trace_id")
+        assert [tuple(each.values()) for each in found] == [
+            (9.0, 2.0, None, None, None),
+            (9.0, None, None, None, None),
+            (9.0, None, None, None, None),
+            (9.0, 2.0, 0.0, 0.0, 7.0),
+        ]
+    (step,) = asked(
+        store, "SELECT seconds_p50, seconds_generate, seconds_tool, seconds_waiting FROM report_steps"
+    )
+    assert tuple(step.values()) == (9.0, None, None, None)
+
+
 def test_first_of_a_trajectorys_broken_prefixes_has_its_turn(tmp_path: Path) -> None:
     """Turns are counted from 1, and an engine's span inside a client's is no turn."""
     first = {"break_of": "c1".rjust(16, "0"), "break_token": 40, "break_removed": 3, "break_added": 2}

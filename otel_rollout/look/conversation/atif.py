@@ -22,14 +22,19 @@ def document_of(conversation: Conversation) -> dict[str, Any]:
     """Return a trajectory as an ATIF document; identity, state and scores are in its ``extra``."""
     summary = conversation.summary
     steps = _steps(conversation.said) or [{"step_id": 1, "source": "system", "message": summary.error}]
-    name = summary.facts.get(semconv.short_name(semconv.AGENT_NAME)) or summary.name or _AGENT
+    agent = summary.facts.get(semconv.short_name(semconv.AGENT_NAME))
+    comments = {score.name: score.comment for score in summary.scores if score.comment}
     known = {
         name: getattr(summary, name) for name in ("path", "project", "experiment", "error", "error_type")
     }
     return {
         "schema_version": SCHEMA_VERSION,
         "session_id": summary.trace_id,
-        "agent": {"name": str(name), "version": "unknown"},
+        "agent": {
+            "name": str(agent or summary.name or _AGENT),
+            "version": "unknown",
+            **({} if agent else {"extra": {"is_unnamed": True}}),
+        },
         "steps": steps,
         "final_metrics": {**_counts(summary.tokens, "total_"), "total_steps": len(steps)},
         "extra": {
@@ -39,6 +44,7 @@ def document_of(conversation: Conversation) -> dict[str, Any]:
             **({"step": summary.step_text} if summary.step_text else {}),
             "state": summary.state,
             "scores": {score.name: score.value for score in summary.scores},
+            **({"comments": comments} if comments else {}),
         },
     }
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from otel_rollout.base import semconv
-from otel_rollout.look.dumps.trajectory import PARSED, DumpedCall, DumpedTrajectory
+from otel_rollout.look.dumps.trajectory import PARSED, DumpedCall, DumpedTrajectory, Times
+from otel_rollout.otlp import evaluations
 from otel_rollout.otlp.origin import Resource, SpanScope
 from otel_rollout.otlp.span import ERROR, OK, Span
 from otel_rollout.table.json_text import MAX_INT, MIN_INT, as_json
@@ -82,14 +83,18 @@ class DumpSpans:
             root[semconv.EXTRA_PREFIX + "parsed"] = "turns and tool calls are parsed from the text"
         for name, value in dumped.facts.items():
             root[name if "." in name else semconv.EXTRA_PREFIX + name] = value
+        scores = []
         for name, value in dumped.rewards.items():
-            root[semconv.SCORE_PREFIX + str(name)[: semconv.MAX_SCORE_NAME_CHARS]] = value
+            short = str(name)[: semconv.MAX_SCORE_NAME_CHARS]
+            root[semconv.SCORE_PREFIX + short] = value
+            if (comment := dumped.comments.get(name)) and value is not None:
+                scores.append(_commented(short, _storable(value), comment, dumped.times))
 
         def id_of(number: int) -> str:
             return f"{trace_id[:11]}{number + 1:05x}"
 
         root_id = id_of(-1)
-        calls = [DumpedCall(_NAME, root, dumped.times, dumped.error), *dumped.calls(id_of)]
+        calls = [DumpedCall(_NAME, root, dumped.times, dumped.error), *dumped.calls(id_of), *scores]
         return [
             self._span((trace_id, id_of(number), "" if number < 0 else root_id), call, identity)
             for number, call in enumerate(calls, start=-1)
@@ -122,6 +127,13 @@ class DumpSpans:
             resource=self._resource,
             scope=_SCOPE,
         )
+
+
+def _commented(name: str, value: evaluations.Value, comment: str, times: Times | None) -> DumpedCall:
+    """Return the evaluation of a score with a comment, which its trajectory's root cannot hold."""
+    said = evaluations.attributes_of(name, value, comment, None)
+    end = times and (times[1], times[1])
+    return DumpedCall(f"score {name}", {semconv.SPAN_KIND: semconv.KIND_EVALUATOR, **said}, end)
 
 
 def _attributes(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -113,6 +113,7 @@ class DumpedTrajectory:
         versions: the oldest and the newest version of the weights that generated it; None if unknown.
         error: why the trajectory failed; empty if it did not fail, or the reason is unknown.
         ending: why its last model call ended, in the dump's words; empty if unknown.
+        comments: name of a score → its reason, in words.
         key: unique key in the dump that stays the same while the trajectory grows; None if the file's records
             up to its own identify the trajectory.
     """
@@ -128,6 +129,7 @@ class DumpedTrajectory:
     versions: tuple[Any, Any] = (None, None)
     error: str = ""
     ending: str = ""
+    comments: Mapping[str, str] = field(default_factory=dict)
     key: Any = None
 
     def calls(self, id_of: Callable[[int], str]) -> Iterator[DumpedCall]:

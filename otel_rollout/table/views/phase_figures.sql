@@ -1,10 +1,18 @@
--- What the segments of each trajectory sum up to, in nanoseconds, and the end of the last one.
+-- What the segments of each trajectory sum up to, in nanoseconds, the end of the last one, and the number of calls of which
+-- it is not known when they ran: null for none. The sum of a phase without segments, or with such a call, is null.
 SELECT
   trace_id AS phase_trace,
-  sum(end_ns - start_ns) FILTER (WHERE phase = 'generate') AS generate_ns,
-  sum(end_ns - start_ns) FILTER (WHERE phase = 'tool') AS tool_ns,
-  sum(end_ns - start_ns) FILTER (WHERE phase = 'reward') AS reward_ns,
-  sum(end_ns - start_ns) AS inside_ns,
-  max(end_ns) AS last_ns
-FROM segments
+  CASE WHEN count(*) FILTER (WHERE kind = 'LLM') = count(spent_ns) FILTER (WHERE kind = 'LLM')
+    THEN sum(spent_ns) FILTER (WHERE kind = 'LLM') END AS generate_ns,
+  CASE WHEN count(*) FILTER (WHERE kind = 'TOOL') = count(spent_ns) FILTER (WHERE kind = 'TOOL')
+    THEN sum(spent_ns) FILTER (WHERE kind = 'TOOL') END AS tool_ns,
+  CASE WHEN count(*) FILTER (WHERE kind = 'EVALUATOR') = count(spent_ns) FILTER (WHERE kind = 'EVALUATOR')
+    THEN sum(spent_ns) FILTER (WHERE kind = 'EVALUATOR') END AS reward_ns,
+  sum(spent_ns) AS inside_ns, max(end_ns) AS last_ns, nullif(count(*) - count(spent_ns), 0) AS untimed_calls
+FROM (
+  SELECT trace_id, kind, end_ns - start_ns AS spent_ns, end_ns FROM segments
+  UNION ALL
+  SELECT trace_id, kind, NULL AS spent_ns, NULL AS end_ns FROM spans
+  WHERE kind IN ('LLM', 'TOOL', 'EVALUATOR') AND score_name IS NULL AND (start_time IS NULL OR duration_ns IS NULL)
+) AS calls
 GROUP BY trace_id

@@ -92,6 +92,19 @@ def test_rise_that_chance_explains_is_healthy(tmp_path: Path) -> None:
     assert answer(tmp_path, "tool_error_burst", rising(steps)).status == "healthy"
 
 
+def test_calls_whose_end_is_unknown_are_left_out(tmp_path: Path) -> None:
+    """A dump may not say how a call ended; if it marks failures alone, how often a tool fails is unknown."""
+    failed, little = {"status": "error", "error_type": "TimeoutError"}, "of each tool call whether it failed."
+    for name, known, expected in (
+        ("some", {"status": "ok"}, ("healthy", "No tool call failed. Of 20 more calls it is not known.")),
+        ("none", {"status": None}, ("unobserved", f"A dump does not say {little}")),
+        ("failures", failed, ("unobserved", f"A dump does not say {little}")),
+    ):
+        ends = (tool(number, 1, **({"status": None} if number % 2 else known)) for number in range(40))
+        finding = answer(tmp_path / name, "tool_error_burst", [*trajectories(40), *ends])
+        assert (finding.status, finding.message) == expected
+
+
 def test_run_without_tools_is_unobserved(tmp_path: Path) -> None:
     """Neither errors nor parse failures are known."""
     rows = list(trajectories(8))

@@ -208,6 +208,16 @@ def test_pages_show_hostile_names_as_text(tmp_path: Path) -> None:
         assert not set("\x1b\u202e") & set(page)
 
 
+@pytest.mark.parametrize("is_known", [True, False])
+def test_phases_are_drawn_where_all_are_known(tmp_path: Path, is_known: bool) -> None:
+    """A page draws no part of a time as the whole, and no unknown time as none."""
+    call = row("a", "c", "aa", kind="LLM", duration_ns=SECOND if is_known else None)
+    engine = engine_of(tmp_path, root("a"), call)
+    run = run_of(engine)
+    for page in (page_of_report(report_of(engine, run)), page_of_step(step_of(engine, run, 1))):
+        assert ("Mean time of a trajectory" in page) == is_known
+
+
 def test_rewards_of_few_values_are_drawn_as_shares(tmp_path: Path) -> None:
     """A column has the share of each reward, and of none; its label has the mean."""
     spans = [span for n, reward in enumerate((1, 0, 1), 2) for span in trajectory(n, reward=reward)]

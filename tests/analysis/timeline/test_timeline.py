@@ -176,7 +176,7 @@ def test_processes_with_one_pid_are_told_apart(tmp_path):
 
 
 def test_running_trajectory_lasts_until_the_newest_span(tmp_path):
-    """What it does after its last recorded span is not recorded yet."""
+    """What it does after its last recorded span is not recorded."""
     running = trajectory(1, 0, 99, call("LLM", 2, 4))[1:]
     found = timed(tmp_path, *trajectory(0, 0, 10, call("LLM", 0, 10)), *running)
     assert lanes(found) == [("12/0/0", "ok", 10.0), ("12/0/1", "running", 8.0)]
@@ -210,7 +210,7 @@ def test_odd_durations_do_not_break_it(tmp_path):
     ]
     found = timed(tmp_path, *rows)
     assert lanes(found) == [("12/0/0", "ok", 10.0), ("12/0/1", "ok", 6.0), ("12/0/2", "ok", 0.0)]
-    assert phases(found) == {"generate": 6.0, "tool": 2.0, "waiting": 8.0}
+    assert phases(found) == {"generate": 6.0, "tool": 2.0, "waiting": 2.0, "unrecorded": 6.0}
     assert found.outside == 3
 
 

@@ -81,7 +81,7 @@ BUILT_IN: Final = (
     Check("replies_repetitive", replies.repetitive, _TEXTS),
     Check("replies_empty", replies.empty, _TEXTS),
     Check("tool_calls_unparsable", tools.unparsable),
-    Check("tool_error_burst", tools.error_burst, not_in_dump="of each tool call whether it failed"),
+    Check("tool_error_burst", tools.error_burst),
     Check("siblings_identical", replies.copied),
     Check("special_tokens_in_text", replies.special_tokens, _TEXTS),
     Check("context_edited", replies.edited, not_in_dump="what each model call was sent"),

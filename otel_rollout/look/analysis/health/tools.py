@@ -26,6 +26,7 @@ from otel_rollout.look.analysis.health.texts import counts_of, mark
 from otel_rollout.look.conversation.formatting import percent
 
 _NO_CALL: Final = "No tool call was recorded."
+_UNKNOWN: Final = "A dump does not say of each tool call whether it failed."
 _UNPARSABLE: Final = Fault(
     RateLimits(rise=0.05, always=0.5, steady=0.35),
     "trajectories with a tool call",
@@ -53,14 +54,22 @@ def unparsable(scope: Scope) -> Finding:
 
 def error_burst(scope: Scope) -> Finding:
     """Find a tool that suddenly fails with one error."""
+    told = scope.rows(
+        "SELECT count(*) AS calls, sum(known) AS known, coalesce(sum(calls - known), 0) AS unknown, "  # noqa: S608
+        "coalesce(sum(known) FILTER (WHERE error IS NULL), 0) AS succeeded "
+        f"FROM {scope.tools} WHERE is_own AND {scope.is_judged}"
+    )[0]
+    if not told["calls"]:
+        return unobserved(_NO_CALL)
+    if not told["known"] or (told["unknown"] and not told["succeeded"]):  # some dumps mark failures alone
+        return unobserved(_UNKNOWN)
     series = _series(scope)
     chosen = {error: of_steps(counts, scope.steps) for error, counts in series.items()}
-    if not any(chosen.values()):
-        return unobserved(_NO_CALL)
+    unknown = f" Of {told['unknown']:,} more calls it is not known." if told["unknown"] else ""
     found = {error: excess(counts, _BURST, scope.steps) for error, counts in series.items()}
     bursts = {error: each for error, each in found.items() if each.counts}
     if not bursts:
-        return _unsure_rise(scope) or Finding("healthy", _steady(chosen))
+        return _unsure_rise(scope) or Finding("healthy", _steady(chosen) + unknown)
     worst = sorted(bursts, key=lambda error: -max(count.share for count in bursts[error].counts))
     counts = [count for error in worst for count in bursts[error].counts]
     message = " ".join(_burst(error, *bursts[error]) for error in worst[:_NAMED])
@@ -98,14 +107,14 @@ def _steady(series: dict[tuple[str, str], list[Count]]) -> str:
 
 
 def _series(scope: Scope, of_each_class: bool = True) -> dict[tuple[str, str], list[Count]]:
-    """Return for each tool and error: a count per step of the trajectories that call the tool.
+    """Return for each tool and error: a count per step of the trajectories with a known call of the tool.
 
     Args:
         scope: the trajectories.
         of_each_class: whether each class of errors is counted by itself; all are "" otherwise.
     """
     by = "tool_name, step, error" if of_each_class else "tool_name, step"
-    called = scope.rows(_counted(scope, "tool_name, step", "is_own"))
+    called = scope.rows(_counted(scope, "tool_name, step", "is_own AND known > 0"))
     failed = {
         (row["tool_name"], row.get("error", ""), row["step"]): row
         for row in scope.rows(_counted(scope, by, "is_own AND error IS NOT NULL"))

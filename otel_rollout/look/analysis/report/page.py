@@ -95,7 +95,7 @@ def page_of_report(report: RunReport, links: Links | None = None, health: Health
 def page_of_step(step: Step, links: Links | None = None) -> str:
     """Return the page of a step: its figures, and its groups with their trajectories."""
     parts = [replace(part, value=value) for part, value in zip(_PHASES, _phases(step.report), strict=True)]
-    has_time = any(part.value for part in parts)
+    has_time = None not in _phases(step.report) and any(part.value for part in parts)
     bar = share_bar(parts, Axes(number=report_text.seconds))
     return render(
         "step.html", links, step=step, text=report_text, bar=bar if has_time else None, orders=_orders(step),
@@ -120,8 +120,8 @@ def _charts(report: RunReport, links: Links) -> Iterator[Markup]:
     yield from _rewards(training, validation, links)
     steps = training or validation
     yield from _lines("Tool errors", steps, links, "share", _tool_errors(steps))
-    if any(step.seconds.p50 is not None for step in steps):
-        columns = [_column(step, str(step.step), _phases(step), links) for step in steps]
+    if timed := [step for step in steps if None not in _phases(step)]:
+        columns = [_column(step, str(step.step), _phases(step), links) for step in timed]
         yield column_chart("Mean time of a trajectory", _PHASES, columns, Axes(number=report_text.seconds))
     for title, figures in _CHARTS.items():
         units = {MEASURES[name].unit for name in figures.values()}

@@ -9,7 +9,17 @@ from typing import Any, Final, NamedTuple
 
 from otel_rollout.exporting.batching import grouped
 from otel_rollout.look.analysis.run_choice import Run
-from otel_rollout.look.analysis.timeline.phases import OF_KIND, EnginePart, Segment, divided, filled, parts_of
+from otel_rollout.look.analysis.timeline.phases import (
+    OF_KIND,
+    UNRECORDED,
+    WAITING,
+    EnginePart,
+    Phase,
+    Segment,
+    divided,
+    filled,
+    parts_of,
+)
 from otel_rollout.look.analysis.timeline.workers import Worker, worker_of
 from otel_rollout.table import filters
 from otel_rollout.table.json_text import MAX_INT
@@ -166,8 +176,9 @@ def lanes_in(narrowed: Engine) -> list[Lane]:
 
 
 def _roots(narrowed: Engine, condition: str = "") -> list[dict[str, Any]]:
-    columns = "trace_id, span_id, path, state, start_ns, duration_ns"
-    return narrowed.dicts(f"SELECT {columns} FROM roots{condition}")  # noqa: S608
+    columns = "trace_id, span_id, path, state, start_ns, duration_ns, untimed_calls"
+    source = "roots LEFT JOIN phase_figures ON trace_id = phase_trace"
+    return narrowed.dicts(f"SELECT {columns} FROM {source}{condition}")  # noqa: S608
 
 
 def _lanes(narrowed: Engine, roots: Sequence[Row]) -> list[Lane]:
@@ -208,7 +219,8 @@ def _lane_of(
 
     Args:
         name: its name.
-        root: its row in view ``roots``.
+        root: its row in view ``roots``, with the number of calls of which it is not known when they ran. With
+            such a call, the time outside of the others is unrecorded.
         parts: the time of its calls, as view ``segments`` has it.
         spans: its spans that take time, at least one.
         horizon: the newest time that is known: the end of a running trajectory.
@@ -221,7 +233,8 @@ def _lane_of(
     end = start + max(root["duration_ns"], 0) if is_known else max(start, recorded_until)
     end = max(horizon, recorded_until) if is_running else end
     end = max([end, *(part.end for part in parts)])
-    segments = filled(parts, start, end, recorded_until if is_running else None)
+    outside: Phase = UNRECORDED if root["untimed_calls"] else WAITING
+    segments = filled(parts, start, end, recorded_until if is_running else None, outside)
     calls = (span for span in spans if span.kind in OF_KIND)
     return Lane(
         trace_id=root["trace_id"],

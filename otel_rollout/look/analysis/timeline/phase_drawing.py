@@ -101,7 +101,7 @@ def _longest(segments: Sequence[Segment], start: int, end: int) -> Iterator[tupl
 # --- the bar above a conversation ---------------------------------------------------------------------------
 
 
-_ALONE: Final = {WAITING: "outside of any call", UNRECORDED: "not recorded yet"}
+_ALONE: Final = {WAITING: "outside of any call", UNRECORDED: "not recorded"}
 """Phase without a call → text in place of the call's name."""
 
 

@@ -61,7 +61,11 @@ class Segment(NamedTuple):
 
 
 def filled(
-    parts: Iterable[Segment], start: int, end: int, recorded_until: int | None = None
+    parts: Iterable[Segment],
+    start: int,
+    end: int,
+    recorded_until: int | None = None,
+    outside: Phase = WAITING,
 ) -> list[Segment]:
     """Return the segments of a trajectory, in order, without a gap between them.
 
@@ -70,13 +74,14 @@ def filled(
         start: start of the trajectory, in nanoseconds.
         end: its end.
         recorded_until: end of the last span of a running trajectory; the time after it is unrecorded.
+        outside: phase of the time outside of the parts.
     """
     known_end = end if recorded_until is None else min(max(recorded_until, start), end)
     segments, until = [], start
     for part in between(parts, start, known_end):
-        segments += [Segment(until, part.start, WAITING), part]
+        segments += [Segment(until, part.start, outside), part]
         until = part.end
-    segments += [Segment(until, known_end, WAITING), Segment(known_end, end, UNRECORDED)]
+    segments += [Segment(until, known_end, outside), Segment(known_end, end, UNRECORDED)]
     return _joined(segment for segment in segments if segment.end > segment.start)
 
 

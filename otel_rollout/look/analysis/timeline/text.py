@@ -18,7 +18,7 @@ _PHRASES: Final = {
     "generate": "in model calls",
     "reward": "in reward functions",
     "waiting": "outside of any call",
-    "unrecorded": "not recorded yet",
+    "unrecorded": "not recorded",
 }
 _ENGINE_PHRASES: Final = {
     QUEUE: "waiting in the engine's queue",

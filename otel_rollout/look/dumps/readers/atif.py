@@ -19,7 +19,7 @@ from otel_rollout.look.dumps.trajectory import (
     RolloutIdentity,
     rewards_in,
 )
-from otel_rollout.look.dumps.values import at, times_between
+from otel_rollout.look.dumps.values import at, entries_of, times_between
 
 _JSON = Mapping[str, Any]
 
@@ -38,20 +38,32 @@ def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
         turns = [_turn(step) for step in steps if step.get("source") == "agent" and not _is_unasked(step)]
         facts = {
             "session_id": (session := document.get("session_id")),
-            semconv.AGENT_NAME: at(document, "agent", "name"),
+            semconv.AGENT_NAME: None
+            if at(document, "agent", "extra", "is_unnamed")
+            else at(document, "agent", "name"),
             "model": at(document, "agent", "model_name"),
             semconv.ERROR_TYPE: at(result, "exception_info", "exception_type")
             or at(document, "extra", "error_type"),
         }
         rewards = rewards_in(at(result, "verifier_result", "rewards") or {})
         scores = {**(at(document, "extra", "scores") or {}), **rewards}
+        comments = entries_of(at(document, "extra", "comments"), str)
         raised = at(result, "exception_info", "exception_message") or at(document, "extra", "error")
         error = str(raised or at(result, "exception_info", "exception_type") or "")
         times = times_between(result.get("started_at"), result.get("finished_at"))
         identity = _identity(document, result, file)
         key = (session, steps[:1]) if session else None  # a running agent adds steps to its document
         yield DumpedTrajectory(
-            place, identity, messages, scores, times, turns, facts=facts, error=error, key=key
+            place,
+            identity,
+            messages,
+            scores,
+            times,
+            turns,
+            facts=facts,
+            error=error,
+            key=key,
+            comments=comments,
         )
 
 
