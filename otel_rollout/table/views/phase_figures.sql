@@ -1,5 +1,5 @@
--- What the segments of each trajectory sum up to, in nanoseconds, the end of the last one, and the number of calls of which
--- it is not known when they ran: null for none. The sum of a phase without segments, or with such a call, is null.
+-- What the segments of each trajectory sum up to, in nanoseconds, the end of the last one, and the number of calls of
+-- which it is not known when they ran: null for none. The sum of a phase without segments, or with such a call, is null.
 SELECT
   trace_id AS phase_trace,
   CASE WHEN count(*) FILTER (WHERE kind = 'LLM') = count(spent_ns) FILTER (WHERE kind = 'LLM')

@@ -13,9 +13,12 @@ SELECT
     WHEN start_time IS NOT NULL AND duration_ns IS NOT NULL
       THEN greatest(duration_ns, coalesce(last_ns - start_ns, 0)) / 1e9
   END AS seconds,
-  CASE WHEN start_time IS NOT NULL THEN coalesce(generate_ns, CASE WHEN untimed_calls IS NULL THEN 0 END) / 1e9 END AS generate_seconds,
-  CASE WHEN start_time IS NOT NULL THEN coalesce(tool_ns, CASE WHEN untimed_calls IS NULL THEN 0 END) / 1e9 END AS tool_seconds,
-  CASE WHEN start_time IS NOT NULL THEN coalesce(reward_ns, CASE WHEN untimed_calls IS NULL THEN 0 END) / 1e9 END AS reward_seconds,
+  CASE WHEN start_time IS NOT NULL THEN coalesce(generate_ns, CASE WHEN untimed_calls IS NULL THEN 0 END) / 1e9 END
+    AS generate_seconds,
+  CASE WHEN start_time IS NOT NULL THEN coalesce(tool_ns, CASE WHEN untimed_calls IS NULL THEN 0 END) / 1e9 END
+    AS tool_seconds,
+  CASE WHEN start_time IS NOT NULL THEN coalesce(reward_ns, CASE WHEN untimed_calls IS NULL THEN 0 END) / 1e9 END
+    AS reward_seconds,
   CASE
     WHEN start_time IS NOT NULL AND duration_ns IS NOT NULL AND untimed_calls IS NULL
       THEN (greatest(duration_ns, coalesce(last_ns - start_ns, 0)) - coalesce(inside_ns, 0)) / 1e9

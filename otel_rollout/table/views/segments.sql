@@ -23,7 +23,7 @@ WITH clipped AS (
   SELECT trace_id, kind, name, greatest(start_ns, coalesce(earlier_end_ns, start_ns)) AS start_ns, end_ns FROM calls
 )
 SELECT
-  trace_id, start_ns, end_ns, kind, CASE kind WHEN 'LLM' THEN 'generate' WHEN 'TOOL' THEN 'tool' ELSE 'reward' END AS phase,
-  name
+  trace_id, start_ns, end_ns, kind,
+  CASE kind WHEN 'LLM' THEN 'generate' WHEN 'TOOL' THEN 'tool' ELSE 'reward' END AS phase, name
 FROM own
 WHERE end_ns > start_ns
