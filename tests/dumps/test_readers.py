@@ -374,16 +374,40 @@ def test_nemo_gym_files_without_indexes_or_with_transitions(tmp_path, opened):
     ]
 
 
+def test_verl_line_without_a_reply_is_left_out(tmp_path, opened):
+    """No model call is made up for it."""
+    first, *others = (verl_line(number, step=5) for number in range(3))
+    found = opened(write_lines(tmp_path / "5.jsonl", [first, {"input": "1+1?"}, *others]))
+    assert [row["turns"] for row in found.trajectories()] == [1, 1, 1]
+    assert any("line 2: has no output" in remark for remark in found.remarks)
+
+
+def test_verifiers_errors_have_a_class(tmp_path, opened):
+    """As of a recorded trajectory, failures count by class."""
+    error = {"type": "SandboxError", "message": "boom"}
+    failed = EPISODE | {"traces": [EPISODE["traces"][0] | {"errors": [error]}]}
+    (one,) = opened(write_lines(tmp_path / "traces.jsonl", [failed])).trajectories()
+    told = [one[name] for name in ("state", "error_type", "error_message")]
+    assert told == ["error", "SandboxError", "SandboxError: boom"]
+
+
 def test_nemo_rl_values_are_lists_of_one(tmp_path, opened):
-    """The step is in the file's name; the advantage is that of the trained tokens."""
+    """The step is in the file's name; the advantage is the mean of the trained tokens; a mask leaves out."""
     line = {
         "content": [["6*7?", "42"]], "rewards": [1.0], "idx": 0,
-        "advantages": [[0.0, 0.5]], "token_loss_mask": [[0, 1]],
+        "advantages": [[0.0, 0.25, 0.75]], "token_loss_mask": [[0, 1, 1]], "sample_loss_mask": [1.0],
     }  # fmt: skip
-    write_lines(tmp_path / "train_data_step7.jsonl", [line, line | {"idx": 1, "rewards": [0.0]}])
+    masked = line | {"idx": 1, "rewards": [0.0], "sample_loss_mask": [0.0]}
+    write_lines(tmp_path / "train_data_step7.jsonl", [line, masked])
     found = opened(tmp_path / "train_data_step7.jsonl")
     assert [(row["path"], row["reward"]) for row in found.trajectories()] == [("7/0/0", 1.0), ("7/0/1", 0.0)]
     assert found.scores()["7/0/0"]["advantage"] == 0.5
+    assert [
+        tuple(row.values()) for row in found.rows("SELECT trained, reason FROM training ORDER BY rollout_n")
+    ] == [
+        (True, None),
+        (False, "its sample_loss_mask is 0"),
+    ]
 
 
 def test_nemo_rl_siblings_share_all_that_was_asked(tmp_path, opened):

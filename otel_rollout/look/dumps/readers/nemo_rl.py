@@ -17,8 +17,12 @@ def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
         messages = list(_messages(_first(record["content"]) or []))
         sample, rollout = file.groups.place(asked_in(messages))
         identity = RolloutIdentity(file.number, sample, rollout, file.is_validation)
-        scores = {REWARD: _first(record["rewards"]), "advantage": _advantage(record)}
-        yield DumpedTrajectory(place, identity, messages, scores, facts={"idx": record.get("idx")})
+        mask = _first(record.get("sample_loss_mask"))
+        is_trained = bool(mask) if isinstance(mask, (int, float)) else None
+        scores = {REWARD: _first(record["rewards"]), "advantage": _advantage(record), "trained": is_trained}
+        reasons = {} if is_trained else {"trained": "its sample_loss_mask is 0"}
+        facts = {"idx": record.get("idx")}
+        yield DumpedTrajectory(place, identity, messages, scores, facts=facts, comments=reasons)
 
 
 def _first(value: Any) -> Any:
@@ -35,12 +39,12 @@ def _messages(content: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _advantage(record: Record) -> float | None:
-    """Return the advantage of the trained tokens; None unless all of them have the same."""
+    """Return the mean advantage of the trained tokens; None if none is known."""
     values, mask = _first(record.get("advantages")), _first(record.get("token_loss_mask"))
     if not isinstance(values, list) or not isinstance(mask, list):
         return None
-    found = {value for value, is_trained in zip(values, mask, strict=False) if is_trained}
-    return found.pop() if len(found) == 1 else None
+    found = [value for value, is_trained in zip(values, mask, strict=False) if is_trained]
+    return sum(found) / len(found) if found else None
 
 
 FORMAT: Final = Format("NeMo RL data", lambda file: file.has("content", "rewards", "idx"), read)

@@ -68,7 +68,8 @@ def _trajectory(place: int, episode: Record, trace: _JSON, identity: RolloutIden
         semconv.AGENT_NAME: at(trace, "agent", "name"),
     }
     policy = at(episode, "run", "work", "policy")
-    error = _message_of(next(iter((trace or episode).get("errors") or ()), ""))
+    first_error = next(iter((trace or episode).get("errors") or ()), "")
+    facts[semconv.ERROR_TYPE], error = at(first_error, "type"), _message_of(first_error)
     scores, times = _scores(trace), _times(trace, turns)
     versions = (at(policy, "start"), at(policy, "end"))
     return DumpedTrajectory(

@@ -22,7 +22,7 @@ _OTHER_KEYS: Final = (*_KEYS, "uid", "request_id", "reward")
 
 def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
     """Yield the trajectories of a step's file."""
-    for _, lines in groupby(file.records(), key=_session):
+    for _, lines in groupby(_whole(file), key=_session):
         pieces = sorted(lines, key=_piece)
         place, last = pieces[0][0], pieces[-1][1]
         messages: list[Mapping[str, Any]] = []
@@ -39,6 +39,14 @@ def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
         }
         identity = _identity(last, file)
         yield DumpedTrajectory(place, identity, messages, _scores(last), turns=turns, facts=facts)
+
+
+def _whole(file: DumpFile) -> Iterator[Placed]:
+    for place, record in file.records():
+        if "output" in record:
+            yield place, record
+        else:
+            file.leave_out(place, "has no output")
 
 
 def _session(placed: Placed) -> Any:
