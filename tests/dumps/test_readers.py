@@ -159,6 +159,10 @@ def test_verifiers_results_have_tool_calls_of_json_texts(tmp_path, opened):
     assert [row["path"] for row in found.trajectories()] == ["validation/-/11/0", "validation/-/11/1"]
     assert {row["experiment"] for row in found.trajectories()} == {"calc--m"}
     assert {(row["turns"], row["tool_calls"], row["reward"]) for row in found.trajectories()} == {(2, 1, 0.5)}
+    assert found.scores()["validation/-/11/0"] == {"acc": 0.5, "reward": 0.5}
+    older = {name: value for name, value in line.items() if name != "metrics"} | {"total_ms": 1.5}
+    again = opened(write_lines(tmp_path / "older/evals/results.jsonl", [older]))
+    assert again.scores()["validation/-/11/0"] == {"acc": 0.5, "reward": 0.5}
     (tool, _) = found.rows("SELECT arguments, result FROM tool_calls")
     assert (tool["arguments"], tool["result"]) == ('{"e": "6*7"}', "42")
     ends = found.rows("SELECT finish_reason FROM turns WHERE rollout_n = 0 ORDER BY start_ns")

@@ -210,9 +210,9 @@ def test_page_of_a_run_says_what_is_wrong_or_that_nothing_is(served: Served) -> 
 
 
 def test_page_of_a_run_has_the_tools_of_all_steps(served: Served) -> None:
-    """A row has calls and errors of a tool, when its errors rise, and leads to its trajectories."""
+    """A row has calls and errors of a tool, and leads to its trajectories."""
     page = run_page(served)
-    assert "tool calls tool errors rise at step step 1 step 2 step 3 step - by type" in page.text
+    assert "tool calls tool errors rise at step 1 step 2 step 3 step - by type" in page.text
     assert re.search(r"search 25 6 \(24%\) – 2/8 2/8 2/8 0/1 TimeoutError 6", page.text)
     (link,) = [href for href in hrefs(page, "/trajectories?") if "failed_tool=search" in href]
     assert len(hrefs(served.get(link), "/trajectory?")) == 6

@@ -101,7 +101,7 @@ _Row = dict[str, str]
 
 
 def tools(steps: Sequence[StepReport], most: int) -> list[tuple[str, list[str]]]:
-    """Return a table of the tools that steps call: how often each fails, when that rises, its errors by step.
+    """Return a table of the tools that steps call: how often each fails, since which step, its errors by step.
 
     Args:
         steps: the steps.
@@ -120,7 +120,7 @@ def tools(steps: Sequence[StepReport], most: int) -> list[tuple[str, list[str]]]
         ),
         ("calls", [str(tool.calls) for tool in found]),
         ("tool errors", [_errors(tool) for tool in found]),
-        ("rise at step", [tool.risen_at or UNKNOWN for tool in found]),
+        ("rise at", [tool.risen_at or UNKNOWN for tool in found]),
         *(
             (
                 f"step {steps[place].name}",

@@ -6,10 +6,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from otel_rollout.look.dumps.chat_text import prompt_of
-from otel_rollout.look.dumps.dump_file import DumpFile
+from otel_rollout.look.dumps.dump_file import DumpFile, Record
 from otel_rollout.look.dumps.formats import Format
 from otel_rollout.look.dumps.trajectory import MODEL, REWARD, DumpedTrajectory, RolloutIdentity
 from otel_rollout.look.dumps.values import entries_of, in_text
+
+_NO_METRICS: Final = (
+    "example_id", "reward", "generation_ms", "scoring_ms", "total_ms", "is_completed", "is_truncated"
+)  # fmt: skip
+"""Fields with a number that are no metric."""
 
 
 def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
@@ -22,12 +27,18 @@ def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
             place,
             RolloutIdentity(None, record["example_id"], order, file.is_validation),
             [*asked, *replies],
-            entries_of(record.get("metrics"), int, float) | {REWARD: record.get("reward")},
+            _metrics(record) | {REWARD: record.get("reward")},
             prompt=len(asked),
             facts={name: record.get(name) for name in ("answer", "task", "stop_condition")},
             error=_error(record.get("error")),
             ending="length" if record.get("is_truncated") else str(record.get("stop_condition") or ""),
         )
+
+
+def _metrics(record: Record) -> dict[str, Any]:
+    """Return the metrics; verifiers 0.1 wrote them among the other fields."""
+    beside = {name: value for name, value in record.items() if name not in _NO_METRICS}
+    return entries_of(record.get("metrics", beside), int, float)
 
 
 def _message(message: Any) -> Mapping[str, Any]:
