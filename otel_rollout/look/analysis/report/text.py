@@ -101,7 +101,7 @@ _Row = dict[str, str]
 
 
 def tools(steps: Sequence[StepReport], most: int) -> list[tuple[str, list[str]]]:
-    """Return a table of the tools that steps call: how often each fails, since which step, its errors by step.
+    """Return a table of the tools that steps call: how often each fails, since when, its errors by step.
 
     Args:
         steps: the steps.
