@@ -180,6 +180,30 @@ def test_reply_without_usage_has_model_and_finish_reason(recorded, usage):
     assert said(span.attributes) == (None, None, None, CHAT_COMPLETION["model"], ["stop", "length"])
 
 
+@pytest.mark.parametrize(
+    ("reply", "reason"),
+    [
+        ({"type": "message", "model": "m", "content": [], "stop_reason": "max_tokens"}, "max_tokens"),
+        (
+            {"object": "response", "model": "m", "output": [], "usage": {"output_tokens": 3},
+             "status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}},
+            "max_output_tokens",
+        ),
+    ],
+    ids=["Anthropic", "Responses"],
+)  # fmt: skip
+def test_cut_reply_of_every_api_has_its_reason(recorded, reply, reason):
+    """Metrics count cut replies by the attribute."""
+
+    @rollout_trace_op(kind="LLM")
+    def chat():
+        return reply
+
+    with rollout_trace_attr():
+        chat()
+    assert said(recorded()[0].attributes)[3:] == ("m", [reason])
+
+
 def test_usage_set_by_the_user_stays(recorded):
     """Only missing attributes are added."""
 

@@ -152,6 +152,25 @@ def test_what_atif_does_not_say_is_unknown_and_no_agent_is_made_up(tmp_path):
         assert (check["status"], check["message"]) == ("healthy", "No tool call failed.")
 
 
+def test_running_trajectory_is_read_again_as_running(tmp_path):
+    """Its scores stay, and it does not count as ended, also in a second export of what was read."""
+    spans = [
+        row("1", "b1", "a1", kind="LLM", input=CALL, output="So."),
+        score("1", "c1", 0.5),
+        root("2", rollout_n=1),
+        row("2", "b2", "a2", rollout_n=1, kind="LLM", input=CALL, output="So."),
+    ]
+    written(tmp_path / "table", spans)
+    export(tmp_path / "table", "--format", "atif", "--to", "first")
+    export("first", "--format", "atif", "--to", "second")
+    for place in (tmp_path / "table", "first", "second"):
+        found = facts(place, "path, state, turns, reward")["rows"]
+        assert [tuple(each.values()) for each in found] == [
+            ("1/7/0", "running", 1, 0.5),
+            ("1/7/1", "ok", 1, None),
+        ]
+
+
 def told(*arguments):
     """Return what a command prints as JSON."""
     ran = CliRunner().invoke(app, arguments)

@@ -9,8 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from otel_rollout.look.analysis.timeline.lanes import lanes_in
 from otel_rollout.rollout_table import RolloutTable, open_table
 from otel_rollout.table import views
+from otel_rollout.table.query import Engine
 from otel_rollout.table.rows import batch_of
 from tests.table.generated_table import Shape
 from tests.table.tables import START_NS, asked, generated, root, row, score, written
@@ -484,6 +486,32 @@ def test_phase_with_a_call_of_unknown_time_is_unknown(tmp_path: Path) -> None:
         store, "SELECT seconds_p50, seconds_generate, seconds_tool, seconds_waiting FROM report_steps"
     )
     assert tuple(step.values()) == (9.0, None, None, None)
+
+
+def test_phases_of_a_killed_trajectory_are_unknown(tmp_path: Path) -> None:
+    """The call that was open is lost with its process, so nobody knows what it waited for; others count."""
+    at = START_NS + 100 * SECOND
+    killed = {"status": "error", "error_message": "process ended before the trajectory did"}
+    spans = [
+        root("1", start_ns=at, duration_ns=9 * SECOND, **killed),
+        root("2", start_ns=at, duration_ns=8 * SECOND),
+        *(
+            row(n, f"b{n}", f"a{n}", kind="LLM", start_ns=at + SECOND, duration_ns=2 * SECOND)
+            for n in ("1", "2")
+        ),
+    ]
+    store = written(tmp_path / "table", spans)
+    figures = "seconds, generate_seconds, tool_seconds, reward_seconds, waiting_seconds"
+    found = asked(store, f"SELECT {figures} FROM phases ORDER BY trace_id")
+    assert [tuple(each.values()) for each in found] == [
+        (9.0, None, None, None, None),
+        (8.0, 2.0, 0.0, 0.0, 6.0),
+    ]
+    (step,) = asked(store, "SELECT seconds_max, seconds_generate, seconds_waiting FROM report_steps")
+    assert tuple(step.values()) == (9.0, 2.0, 6.0)
+    (lane, _) = lanes_in(Engine(store.open()))
+    spent = {part.phase: (part.end - part.start) / SECOND for part in lane.segments}
+    assert spent == {"unrecorded": 6.0, "generate": 2.0}
 
 
 def test_first_of_a_trajectorys_broken_prefixes_has_its_turn(tmp_path: Path) -> None:

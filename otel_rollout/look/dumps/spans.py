@@ -87,14 +87,19 @@ class DumpSpans:
         for name, value in dumped.rewards.items():
             short = str(name)[: semconv.MAX_SCORE_NAME_CHARS]
             root[semconv.SCORE_PREFIX + short] = value
-            if (comment := dumped.comments.get(name)) and value is not None:
-                scores.append(_commented(short, _storable(value), comment, dumped.times))
+            comment = dumped.comments.get(name)
+            if value is not None and (comment or dumped.is_running):
+                scores.append(_evaluation(short, _storable(value), comment, dumped.times))
 
         def id_of(number: int) -> str:
             return f"{trace_id[:11]}{number + 1:05x}"
 
         root_id = id_of(-1)
-        calls = [DumpedCall(_NAME, root, dumped.times, dumped.error), *dumped.calls(id_of), *scores]
+        calls = [
+            DumpedCall(_NAME, root, dumped.times, dumped.error, is_endless=dumped.is_running),
+            *dumped.calls(id_of),
+            *scores,
+        ]
         return [
             self._span((trace_id, id_of(number), "" if number < 0 else root_id), call, identity)
             for number, call in enumerate(calls, start=-1)
@@ -129,8 +134,8 @@ class DumpSpans:
         )
 
 
-def _commented(name: str, value: evaluations.Value, comment: str, times: Times | None) -> DumpedCall:
-    """Return the evaluation of a score with a comment, which its trajectory's root cannot hold."""
+def _evaluation(name: str, value: evaluations.Value, comment: str | None, times: Times | None) -> DumpedCall:
+    """Return the evaluation of a score with a comment, or in a running trajectory: no root can hold it."""
     said = evaluations.attributes_of(name, value, comment, None)
     end = times and (times[1], times[1])
     return DumpedCall(f"score {name}", {semconv.SPAN_KIND: semconv.KIND_EVALUATOR, **said}, end)

@@ -114,6 +114,7 @@ class DumpedTrajectory:
         error: why the trajectory failed; empty if it did not fail, or the reason is unknown.
         ending: why its last model call ended, in the dump's words; empty if unknown.
         comments: name of a score → its reason, in words.
+        is_running: whether it had not ended when the file was written.
         key: unique key in the dump that stays the same while the trajectory grows; None if the file's records
             up to its own identify the trajectory.
     """
@@ -130,6 +131,7 @@ class DumpedTrajectory:
     error: str = ""
     ending: str = ""
     comments: Mapping[str, str] = field(default_factory=dict)
+    is_running: bool = False
     key: Any = None
 
     def calls(self, id_of: Callable[[int], str]) -> Iterator[DumpedCall]:

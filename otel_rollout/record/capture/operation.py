@@ -156,7 +156,7 @@ class RecordedCall(SampledOutCall):
             if encode is not None:
                 self.output(encode(result, self.limit))
             is_dict = type(result) is dict
-            if "usage" in result or "choices" in result if is_dict else type(result) not in usage.PLAIN:
+            if not usage.MARKS.isdisjoint(result) if is_dict else type(result) not in usage.PLAIN:
                 usage.record(self.span, self.outside.get(SPAN), result)
         finally:
             self.end()

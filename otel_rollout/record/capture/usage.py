@@ -17,6 +17,8 @@ from otel_rollout.record.recording.span import RecordingSpan
 
 PLAIN: Final = frozenset({str, bytes, int, float, bool, type(None), list, tuple, set, frozenset})
 """Types of results that are never replies."""
+MARKS: Final = frozenset({"usage", "choices", "stop_reason"})
+"""Fields of which a reply has at least one."""
 _INPUT: Final = ("prompt_tokens", "input_tokens")
 _OUTPUT: Final = ("completion_tokens", "output_tokens")
 _DETAILS: Final = ("prompt_tokens_details", "input_tokens_details")
@@ -45,9 +47,7 @@ def record(span: Span, above: Any, reply: Any) -> None:
         reply: the operation's result.
     """
     fields = _fields(reply)
-    is_reply = fields is not None and ("usage" in fields or "choices" in fields)
-    found = read(reply) if is_reply else None
-    if found:
+    if fields is not None and not MARKS.isdisjoint(fields) and (found := read(reply)):
         record_once(span, above, found)
 
 
@@ -113,7 +113,8 @@ def _ending(fields: Mapping[str, Any]) -> dict[str, Attribute]:
     """Return why a reply ended, for each of its choices."""
     delta = _fields(fields.get("delta")) or {}  # the last events of Anthropic's streams
     choices = fields.get("choices")
-    reasons = [fields.get("stop_reason"), delta.get("stop_reason")]
+    cut = _fields(fields.get("incomplete_details")) or {}  # OpenAI's Responses API
+    reasons = [fields.get("stop_reason"), delta.get("stop_reason"), cut.get("reason")]
     if type(choices) is list:
         known = (_fields(choice) or {} for choice in choices[:_MAX_CHOICES])
         reasons += [choice.get("finish_reason") for choice in known]

@@ -23,6 +23,7 @@ SELECT
     WHEN start_time IS NOT NULL AND duration_ns IS NOT NULL AND untimed_calls IS NULL
       THEN (greatest(duration_ns, coalesce(last_ns - start_ns, 0)) - coalesce(inside_ns, 0)) / 1e9
   END AS waiting_seconds,
+  coalesce(has_lost_calls, false) AS has_lost_calls,
   replies_ended, truncated, coalesce(unparsed, 0) AS unparsed, coalesce(has_outcome, false) AS has_outcome, trained,
   reason, trained_tokens, CASE WHEN abs(advantage) < 1e150 THEN advantage END AS advantage,
   CASE WHEN abs(trained_reward) < 1e150 THEN trained_reward END AS trained_reward, reward_difference,

@@ -1,5 +1,5 @@
 -- What the trajectories of each step come to in a report. Of times, a trajectory counts that has ended. The mean of a
--- phase is null if it is not known of such a one.
+-- phase is null if it is not known of such a one, and leaves out those whose process ended first.
 SELECT
   step, step_text, validate, count(*) AS trajectories, count(*) FILTER (WHERE state = 'error') AS failed,
   count(*) FILTER (WHERE state = 'running') AS running,
@@ -22,13 +22,14 @@ SELECT
   percentile_cont(0.95) WITHIN GROUP (ORDER BY seconds) AS seconds_p95, max(seconds) AS seconds_max,
   first_value(CASE WHEN seconds IS NOT NULL THEN path END ORDER BY seconds DESC NULLS LAST, path)
     AS seconds_slowest,
-  CASE WHEN bool_and(generate_seconds IS NOT NULL OR seconds IS NULL)
+  CASE WHEN bool_and(generate_seconds IS NOT NULL OR seconds IS NULL OR has_lost_calls)
     THEN avg(generate_seconds) FILTER (WHERE seconds IS NOT NULL) END AS seconds_generate,
-  CASE WHEN bool_and(tool_seconds IS NOT NULL OR seconds IS NULL)
+  CASE WHEN bool_and(tool_seconds IS NOT NULL OR seconds IS NULL OR has_lost_calls)
     THEN avg(tool_seconds) FILTER (WHERE seconds IS NOT NULL) END AS seconds_tool,
-  CASE WHEN bool_and(reward_seconds IS NOT NULL OR seconds IS NULL)
+  CASE WHEN bool_and(reward_seconds IS NOT NULL OR seconds IS NULL OR has_lost_calls)
     THEN avg(reward_seconds) FILTER (WHERE seconds IS NOT NULL) END AS seconds_reward,
-  CASE WHEN bool_and(waiting_seconds IS NOT NULL OR seconds IS NULL) THEN avg(waiting_seconds) END AS seconds_waiting,
+  CASE WHEN bool_and(waiting_seconds IS NOT NULL OR seconds IS NULL OR has_lost_calls)
+    THEN avg(waiting_seconds) END AS seconds_waiting,
   count(policy_lag) AS lag_count, avg(policy_lag) AS lag_mean, max(policy_lag) AS lag_max,
   count(*) FILTER (WHERE has_several_policies) AS lag_mixed
 FROM report_rows

@@ -71,6 +71,13 @@ def rising(steps: dict[int, tuple[int, int]]) -> Iterator[dict[str, Any]]:
             yield tool(number, step, **(error if place < errors else {}))
 
 
+@pytest.mark.parametrize("errors", [(2, 4, 0, 0, 0, 3, 15), (0, 0, 0, 11, 0, 0), (1, 2, 0, 7, 3, 1, 15)])
+def test_step_far_above_the_others_is_never_called_healthy(tmp_path: Path, errors: tuple[int, ...]) -> None:
+    """Where `report` has a rise, too few groups for a verdict make it unobserved."""
+    store = written(tmp_path / "table", rising({step: (16, number) for step, number in enumerate(errors, 1)}))
+    assert answer_of(store, "tool_error_burst").status != "healthy"
+
+
 def test_rise_too_small_for_a_verdict_is_told_since_the_step_of_report(tmp_path: Path) -> None:
     """The check does not call a tool healthy whose errors rise from 11% to 54%."""
     store = written(tmp_path / "table", rising(RISING))

@@ -135,9 +135,18 @@ def unsure(counts: Iterable[Count], limits: RateLimits, steps: Container[int | N
     place = risen_at([count.of for count in ordered], [count.bad for count in ordered]) or 0
     before, after = ordered[:place], ordered[place:]
     is_rise = sum(count.bad for count in after) >= _MIN_BAD and _reaches(share_of(after), before, limits)
-    if not before or not is_rise or _chance(after, before) > _UNSURE_CHANCE:
-        return Excess([], None)
-    return Excess(of_steps(after, steps), share_of(before))
+    if before and is_rise and _chance(after, before) <= _UNSURE_CHANCE:
+        return Excess(of_steps(after, steps), share_of(before))
+    compared = ((count, ordered[max(0, at - _BASELINE) : at]) for at, count in enumerate(ordered))
+    alone = [each for each in compared if each[0].step in steps and _is_unsure(*each, limits)]
+    return Excess([count for count, _ in alone], share_of(alone[0][1]) if alone else None)
+
+
+def _is_unsure(count: Count, before: Sequence[Count], limits: RateLimits) -> bool:
+    """Return whether a step alone is a rise that is no chance, even if the siblings of a group end alike."""
+    if len(before) < MIN_BASELINE or count.bad < _MIN_BAD or not _reaches(count.share, before, limits):
+        return False
+    return count.groups * _nats(count, before) >= -math.log(_UNSURE_CHANCE)
 
 
 def _ordered(counts: Iterable[Count]) -> list[Count]:
@@ -197,8 +206,13 @@ def _is_high(pooled: Sequence[Count], limits: RateLimits) -> bool:
 def _is_rise(count: Count, before: Sequence[Count], limits: RateLimits) -> bool:
     if count.bad < _MIN_BAD or not _reaches(count.share, before, limits):
         return False
+    return count.of * _nats(count, before) >= limits.surprise
+
+
+def _nats(count: Count, before: Sequence[Count]) -> float:
+    """Return the surprise of a step's share after earlier ones, in nats per observation."""
     smoothed = (sum(each.bad for each in before) + 1) / (sum(each.of for each in before) + 2)
-    return count.of * surprise(count.share, smoothed) >= limits.surprise
+    return surprise(count.share, smoothed)
 
 
 def _reaches(share: float, before: Sequence[Count], limits: RateLimits) -> bool:

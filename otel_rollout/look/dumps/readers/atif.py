@@ -64,6 +64,7 @@ def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
             error=error,
             key=key,
             comments=comments,
+            is_running=at(document, "extra", "state") == "running",
         )
 
 
