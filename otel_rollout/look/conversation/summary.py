@@ -95,8 +95,8 @@ class Summary:
     @property
     def order(self) -> tuple[object, ...]:
         """Sort key, in the order of ``list``: training first, then names, with numbers by value."""
-        is_validation, (step, *sample, rollout) = parts_of(self.path or "-/-/-")
-        names = map(_in_order, (step, "/".join(sample), rollout))
+        is_validation, parts = parts_of(self.path)
+        names = map(_in_order, (parts[0], "/".join(parts[1:-1]), parts[-1]))
         return not self.path, is_validation, *names, self.path, self.start_ns
 
 
