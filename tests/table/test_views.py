@@ -488,8 +488,8 @@ def test_phase_with_a_call_of_unknown_time_is_unknown(tmp_path: Path) -> None:
     assert tuple(step.values()) == (9.0, None, None, None)
 
 
-def test_phases_of_a_killed_trajectory_are_unknown(tmp_path: Path) -> None:
-    """The call that was open is lost with its process, so nobody knows what it waited for; others count."""
+def test_phases_of_a_killed_trajectory_are_known_in_part(tmp_path: Path) -> None:
+    """The call that was open is lost with its process: what is known counts, except in the step's means."""
     at = START_NS + 100 * SECOND
     killed = {"status": "error", "error_message": "process ended before the trajectory did"}
     spans = [
@@ -504,7 +504,7 @@ def test_phases_of_a_killed_trajectory_are_unknown(tmp_path: Path) -> None:
     figures = "seconds, generate_seconds, tool_seconds, reward_seconds, waiting_seconds"
     found = asked(store, f"SELECT {figures} FROM phases ORDER BY trace_id")
     assert [tuple(each.values()) for each in found] == [
-        (9.0, None, None, None, None),
+        (9.0, 2.0, None, None, None),
         (8.0, 2.0, 0.0, 0.0, 6.0),
     ]
     (step,) = asked(store, "SELECT seconds_max, seconds_generate, seconds_waiting FROM report_steps")

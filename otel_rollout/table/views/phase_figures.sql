@@ -1,6 +1,6 @@
 -- What the segments of each trajectory sum up to, in nanoseconds, the end of the last one, and the number of calls of
 -- which it is not known when they ran: null for none. The sum of a phase without segments, or with such a call, is null.
--- If its process ended before a trajectory did, calls of each kind may be lost.
+-- If a process ended before its trajectory or sub-trajectory did, calls of any kind may be lost, as if one is not known.
 SELECT
   trace_id AS phase_trace,
   CASE WHEN count(*) FILTER (WHERE kind = 'LLM') = count(spent_ns) FILTER (WHERE kind = 'LLM')
@@ -17,8 +17,7 @@ FROM (
   SELECT trace_id, kind, NULL AS spent_ns, NULL AS end_ns, false AS is_lost FROM spans
   WHERE kind IN ('LLM', 'TOOL', 'EVALUATOR') AND score_name IS NULL AND (start_time IS NULL OR duration_ns IS NULL)
   UNION ALL
-  SELECT trace_id, kinds.kind, NULL AS spent_ns, NULL AS end_ns, true AS is_lost
-  FROM roots CROSS JOIN (SELECT 'LLM' AS kind UNION ALL SELECT 'TOOL' UNION ALL SELECT 'EVALUATOR') AS kinds
+  SELECT trace_id, NULL AS kind, NULL AS spent_ns, NULL AS end_ns, true AS is_lost FROM spans
   WHERE error_message = 'process ended before the trajectory did'
 ) AS calls
 GROUP BY trace_id

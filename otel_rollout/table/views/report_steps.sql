@@ -23,11 +23,11 @@ SELECT
   first_value(CASE WHEN seconds IS NOT NULL THEN path END ORDER BY seconds DESC NULLS LAST, path)
     AS seconds_slowest,
   CASE WHEN bool_and(generate_seconds IS NOT NULL OR seconds IS NULL OR has_lost_calls)
-    THEN avg(generate_seconds) FILTER (WHERE seconds IS NOT NULL) END AS seconds_generate,
+    THEN avg(generate_seconds) FILTER (WHERE seconds IS NOT NULL AND NOT has_lost_calls) END AS seconds_generate,
   CASE WHEN bool_and(tool_seconds IS NOT NULL OR seconds IS NULL OR has_lost_calls)
-    THEN avg(tool_seconds) FILTER (WHERE seconds IS NOT NULL) END AS seconds_tool,
+    THEN avg(tool_seconds) FILTER (WHERE seconds IS NOT NULL AND NOT has_lost_calls) END AS seconds_tool,
   CASE WHEN bool_and(reward_seconds IS NOT NULL OR seconds IS NULL OR has_lost_calls)
-    THEN avg(reward_seconds) FILTER (WHERE seconds IS NOT NULL) END AS seconds_reward,
+    THEN avg(reward_seconds) FILTER (WHERE seconds IS NOT NULL AND NOT has_lost_calls) END AS seconds_reward,
   CASE WHEN bool_and(waiting_seconds IS NOT NULL OR seconds IS NULL OR has_lost_calls)
     THEN avg(waiting_seconds) END AS seconds_waiting,
   count(policy_lag) AS lag_count, avg(policy_lag) AS lag_mean, max(policy_lag) AS lag_max,
