@@ -155,8 +155,11 @@ class RecordedCall(SampledOutCall):
             encode = self.encode
             if encode is not None:
                 self.output(encode(result, self.limit))
-            is_dict = type(result) is dict
-            if not usage.MARKS.isdisjoint(result) if is_dict else type(result) not in usage.PLAIN:
+            if type(result) is dict:
+                is_reply = "usage" in result or usage.is_reply_of_call(self.span, result)
+            else:
+                is_reply = type(result) not in usage.PLAIN
+            if is_reply:
                 usage.record(self.span, self.outside.get(SPAN), result)
         finally:
             self.end()

@@ -17,7 +17,7 @@ from otel_rollout.record.recording.span import RecordingSpan
 
 PLAIN: Final = frozenset({str, bytes, int, float, bool, type(None), list, tuple, set, frozenset})
 """Types of results that are never replies."""
-MARKS: Final = frozenset({"usage", "choices", "stop_reason"})
+_MARKS: Final = frozenset({"usage", "choices", "stop_reason"})
 """Fields of which a reply has at least one."""
 _INPUT: Final = ("prompt_tokens", "input_tokens")
 _OUTPUT: Final = ("completion_tokens", "output_tokens")
@@ -36,6 +36,12 @@ _MAX_COUNT: Final = 1 << 63
 Attribute = int | str | list[str]
 
 
+def is_reply_of_call(span: Span, result: Mapping[str, Any]) -> bool:
+    """Return whether a dict without usage is the reply of a model call; other operations need no reason."""
+    known = span.encoded if type(span) is RecordingSpan else getattr(span, "attributes", None) or {}
+    return known.get(semconv.SPAN_KIND) in (doubles.LLM, semconv.KIND_LLM) and not _MARKS.isdisjoint(result)
+
+
 def record(span: Span, above: Any, reply: Any) -> None:
     """Set a reply's attributes on its operation's span, unless the user has set them.
 
@@ -47,7 +53,7 @@ def record(span: Span, above: Any, reply: Any) -> None:
         reply: the operation's result.
     """
     fields = _fields(reply)
-    if fields is not None and not MARKS.isdisjoint(fields) and (found := read(reply)):
+    if fields is not None and not _MARKS.isdisjoint(fields) and (found := read(reply)):
         record_once(span, above, found)
 
 
@@ -78,7 +84,7 @@ def read(reply: Any) -> dict[str, Attribute]:
         usage = _fields(fields.get("usage"))
     ending = _ending(fields)
     is_reply = usage is not None or bool(ending)  # a field `model` alone does not make a reply
-    return {**_tokens(usage or {}), **(_names(fields) if is_reply else {}), **ending}
+    return {**(_tokens(usage) if usage else {}), **(_names(fields) if is_reply else {}), **ending}
 
 
 def _tokens(usage: Mapping[str, Any]) -> dict[str, Attribute]:

@@ -15,7 +15,8 @@ from otel_rollout.record.recording.joined_span import is_model_call
 from otel_rollout.record.recording.span import RecordingSpan
 from otel_rollout.record.recording.state import state
 
-_LLM: Final = (b"," + writer.attribute(semconv.SPAN_KIND, semconv.KIND_LLM),)
+LLM: Final = (b"," + writer.attribute(semconv.SPAN_KIND, semconv.KIND_LLM),)
+"""Encoded kind of a model call."""
 _CHAIN: Final = (b"," + writer.attribute(semconv.SPAN_KIND, semconv.KIND_CHAIN),)
 _BASE: Final = "opentelemetry.instrumentation.instrumentor"
 _MAX_REPLIES: Final = 64
@@ -31,7 +32,7 @@ def give_way(above: RecordingSpan, scope_name: str) -> None:
         above: the span directly above a model call.
         scope_name: instrumentation scope of the model call.
     """
-    if above.encoded.get(semconv.SPAN_KIND) == _LLM and not above.ended:
+    if above.encoded.get(semconv.SPAN_KIND) == LLM and not above.ended:
         above.encoded[semconv.SPAN_KIND] = _CHAIN
         _warn_of_operation(scope_name)
 
@@ -94,7 +95,7 @@ def _open_span(span: Any) -> Any:
 
 def _is_llm(span: Span, noted: Any) -> bool:
     if type(span) is RecordingSpan:
-        return span.encoded.get(semconv.SPAN_KIND) == _LLM
+        return span.encoded.get(semconv.SPAN_KIND) == LLM
     known = {**(getattr(span, "attributes", None) or {}), **noted.attributes}
     return known.get(semconv.SPAN_KIND) == semconv.KIND_LLM
 
