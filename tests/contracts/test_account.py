@@ -7,6 +7,7 @@ recordings.
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
@@ -41,6 +42,7 @@ _OF_A_TABLE = (of_groups, of_steps, of_group, of_report, of_pages)
 _OF_ANY = (*_OF_A_SPOOL, *_OF_A_TABLE[:-1], of_runs)
 
 
+@pytest.mark.timeout(7_200)  # a nightly run takes half an hour
 @_COMMANDS
 @given(spans=recordings(projects=12), is_table=st.booleans())
 @example(spans=recorded_by(22), is_table=False)
