@@ -15,6 +15,7 @@ from otel_rollout_mlflow import MlflowSpanExporter
 from tests.sdk_spans import Rollouts, deliver
 from tests.viewer.conftest import Rollout
 
+PROJECT = "imported"
 COLUMNS = ("path", "trace_id", "run_id", "state", "turns", "tool_calls", "tool_errors", "tokens_in", "reward")
 
 
@@ -44,15 +45,18 @@ def test_trajectories_of_mlflow_are_those_of_the_spool(
         assert ours.trajectory(name).scores == theirs.trajectory(name).scores
 
 
-@pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated:DeprecationWarning")
-def test_repeated_import_brings_the_newer_values_of_scores(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """MLflow keeps one id for all values of a name; the table then has the newest value and comment."""
-    uri, project = f"sqlite:///{tmp_path}/mlflow.db", "rescored"
+@pytest.fixture
+def uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return a database of MLflow's, for a project whose imports go to a table beside it."""
     monkeypatch.setenv("OTEL_ROLLOUT_DELTA_URI", str(tmp_path / "table"))
-    monkeypatch.setenv("OTEL_ROLLOUT_PROJECT", project)
-    rollouts = Rollouts(project, {"rollout.run.id": "run-1"})
+    monkeypatch.setenv("OTEL_ROLLOUT_PROJECT", PROJECT)
+    return f"sqlite:///{tmp_path}/mlflow.db"
+
+
+@pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated:DeprecationWarning")
+def test_repeated_import_brings_the_newer_values_of_scores(uri: str, tmp_path: Path) -> None:
+    """MLflow keeps one id for all values of a name; the table then has the newest value and comment."""
+    rollouts = Rollouts(PROJECT, {"rollout.run.id": "run-1"})
     rollouts.identity["rollout.score_origin"] = "outside"
     exporter = MlflowSpanExporter(tracking_uri=uri)
     with rollouts.span("Agent.run", "AGENT") as root:
@@ -71,14 +75,9 @@ def test_repeated_import_brings_the_newer_values_of_scores(
 
 
 @pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated:DeprecationWarning")
-def test_tool_that_is_called_by_its_name_keeps_its_arguments(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tool_that_is_called_by_its_name_keeps_its_arguments(uri: str, tmp_path: Path) -> None:
     """An imported call has the tool's own arguments, without those of the function that calls it."""
-    uri, project = f"sqlite:///{tmp_path}/mlflow.db", "named"
-    monkeypatch.setenv("OTEL_ROLLOUT_DELTA_URI", str(tmp_path / "table"))
-    monkeypatch.setenv("OTEL_ROLLOUT_PROJECT", project)
-    rollouts = Rollouts(project, {"rollout.run.id": "run-1"})
+    rollouts = Rollouts(PROJECT, {"rollout.run.id": "run-1"})
     given = {"name": "calc", "arguments": {"x": 35}}
     content = {"input.value": json.dumps(given), "input.mime_type": "application/json"}
     with rollouts.span("Agent.run", "AGENT"), rollouts.span("call_tool", "TOOL", **content):

@@ -225,6 +225,17 @@ ORDERED = (
 )
 
 
+def test_name_of_many_digits_has_its_place_among_the_texts() -> None:
+    """Python refuses to convert so many digits, and a table has no such number."""
+    named = [Summary("1" * 32, path=f"1/{sample}/0") for sample in ("9" * 5_000, "-", "7", "a")]
+    assert [each.path[:4] for each in sorted(named, key=attrgetter("order"))] == [
+        "1/7/",
+        "1/99",
+        "1/a/",
+        "1/-/",
+    ]
+
+
 def test_order_of_names_is_that_of_list(tmp_path: Path) -> None:
     """A list of `show` has the first names of the order that it prints, from a table as from MLflow."""
     named = []

@@ -15,7 +15,7 @@ from otel_rollout.otlp.evaluations import ODD, label_of
 from otel_rollout.table.schema import has_time
 
 VALIDATION: Final = "validation"
-_INTEGER: Final = re.compile("[+-]?[0-9]+")
+_INTEGER: Final = re.compile("[+-]?[0-9]{1,4000}")  # Python converts at most 4,300 digits
 _PATH: Final = (semconv.STEP, semconv.SAMPLE_INDEX, semconv.ROLLOUT_N)
 _NO_FACTS: Final = (
     *semconv.IDENTITY,

@@ -17,7 +17,7 @@ from otel_rollout.record.recording.span import RecordingSpan
 
 PLAIN: Final = frozenset({str, bytes, int, float, bool, type(None), list, tuple, set, frozenset})
 """Types of results that are never replies."""
-_MARKS: Final = frozenset({"usage", "choices", "stop_reason"})
+_MARKS: Final = ("usage", "choices", "stop_reason")
 """Fields of which a reply has at least one."""
 _INPUT: Final = ("prompt_tokens", "input_tokens")
 _OUTPUT: Final = ("completion_tokens", "output_tokens")
@@ -39,7 +39,7 @@ Attribute = int | str | list[str]
 def is_reply_of_call(span: Span, result: Mapping[str, Any]) -> bool:
     """Return whether a dict without usage is the reply of a model call; other operations need no reason."""
     known = span.encoded if type(span) is RecordingSpan else getattr(span, "attributes", None) or {}
-    return known.get(semconv.SPAN_KIND) in (doubles.LLM, semconv.KIND_LLM) and not _MARKS.isdisjoint(result)
+    return known.get(semconv.SPAN_KIND) in (doubles.LLM, semconv.KIND_LLM) and _has_mark(result)
 
 
 def record(span: Span, above: Any, reply: Any) -> None:
@@ -53,8 +53,12 @@ def record(span: Span, above: Any, reply: Any) -> None:
         reply: the operation's result.
     """
     fields = _fields(reply)
-    if fields is not None and not _MARKS.isdisjoint(fields) and (found := read(reply)):
+    if fields is not None and _has_mark(fields) and (found := read(reply)):
         record_once(span, above, found)
+
+
+def _has_mark(fields: Mapping[str, Any]) -> bool:
+    return any(mark in fields for mark in _MARKS)  # never iterates over a dict that another thread may change
 
 
 def record_once(span: Span, above: Any, found: Mapping[str, Attribute]) -> None:

@@ -1,6 +1,6 @@
 -- What the segments of each trajectory sum up to, in nanoseconds, the end of the last one, and the number of calls of
 -- which it is not known when they ran: null for none. The sum of a phase without segments, or with such a call, is null.
--- If a process ended before its trajectory or sub-trajectory did, calls of any kind may be lost, as if one is not known.
+-- If a process ended before its trajectory or sub-trajectory did, a call may be lost: it counts as one of unknown time.
 SELECT
   trace_id AS phase_trace,
   CASE WHEN count(*) FILTER (WHERE kind = 'LLM') = count(spent_ns) FILTER (WHERE kind = 'LLM')

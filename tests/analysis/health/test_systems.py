@@ -103,7 +103,11 @@ def test_calls_whose_end_is_unknown_are_left_out(tmp_path: Path) -> None:
     """A dump may not say how a call ended; if it marks failures alone, how often a tool fails is unknown."""
     failed, little = {"status": "error", "error_type": "TimeoutError"}, "of each tool call whether it failed."
     for name, known, expected in (
-        ("some", {"status": "ok"}, ("healthy", "No tool call failed. Of 20 more calls it is not known.")),
+        (
+            "some",
+            {"status": "ok"},
+            ("healthy", "No tool call failed. The outcome of 20 more calls is unknown."),
+        ),
         ("none", {"status": None}, ("unobserved", f"A dump does not say {little}")),
         ("failures", failed, ("unobserved", f"A dump does not say {little}")),
     ):

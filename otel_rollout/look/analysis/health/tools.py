@@ -65,7 +65,7 @@ def error_burst(scope: Scope) -> Finding:
         return unobserved(_UNKNOWN)
     series = _series(scope)
     chosen = {error: of_steps(counts, scope.steps) for error, counts in series.items()}
-    unknown = f" Of {told['unknown']:,} more calls it is not known." if told["unknown"] else ""
+    unknown = f" The outcome of {told['unknown']:,} more calls is unknown." if told["unknown"] else ""
     found = {error: excess(counts, _BURST, scope.steps) for error, counts in series.items()}
     bursts = {error: each for error, each in found.items() if each.counts}
     if not bursts:

@@ -78,7 +78,7 @@ def _by_reason(scope: Scope, found: Finding) -> str:
         "SELECT reason, count(*) AS number, CAST(sum(count(*)) OVER () AS BIGINT) AS whole, "  # noqa: S608
         "CAST(sum(count(*) FILTER (WHERE has_one_reward)) OVER () AS BIGINT) AS spent "
         f"FROM {reached} AND reason IS NOT NULL "
-        f"GROUP BY reason ORDER BY coalesce({_IS_SILENT}, false) DESC, number DESC, reason LIMIT {_NAMED}"
+        f"GROUP BY reason ORDER BY {_IS_SILENT} DESC, number DESC, reason LIMIT {_NAMED}"
     )
     if not reasons:
         return ""

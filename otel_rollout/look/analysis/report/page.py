@@ -94,8 +94,9 @@ def page_of_report(report: RunReport, links: Links | None = None, health: Health
 
 def page_of_step(step: Step, links: Links | None = None) -> str:
     """Return the page of a step: its figures, and its groups with their trajectories."""
-    parts = [replace(part, value=value) for part, value in zip(_PHASES, _phases(step.report), strict=True)]
-    has_time = None not in _phases(step.report) and any(part.value for part in parts)
+    values = _phases(step.report)
+    parts = [replace(part, value=value) for part, value in zip(_PHASES, values, strict=True)]
+    has_time = None not in values and any(values)
     bar = share_bar(parts, Axes(number=report_text.seconds))
     return render(
         "step.html", links, step=step, text=report_text, bar=bar if has_time else None, orders=_orders(step),

@@ -42,6 +42,7 @@ def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
 
 
 def _whole(file: DumpFile) -> Iterator[Placed]:
+    """Yield the records that have a reply; leave out the others."""
     for place, record in file.records():
         if "output" in record:
             yield place, record
