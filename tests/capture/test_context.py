@@ -42,6 +42,9 @@ class Engine:
         await self.jobs.put((number, done))
         await done
 
+    async def ask(self) -> None:
+        turn("actor")
+
     async def serve(self) -> None:
         while True:
             number, done = await self.jobs.get()
@@ -208,6 +211,32 @@ def test_trajectories_inside_an_operation_outside_any_are_separate_traces(record
     turns = {s.output: s.span.parent_span_id for s in spans if s.name == "turn"}
     assert turns["Y"] == part_of.span_id, "the context after a trajectory is that of the operation"
     assert not roots_of(spans)["after"].span.links
+
+
+@pytest.mark.parametrize("is_sdk", [False, True])
+def test_spans_inside_an_evaluator_say_so(recorded, monkeypatch, is_sdk):
+    """So do its own span, and those of a task or an actor that it calls, but none of a trajectory in it."""
+    if is_sdk:
+        provider = TracerProvider()
+        monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
+
+    async def task() -> None:
+        turn("task")
+
+    @rollout_trace_op(name="judge", kind="EVALUATOR")
+    def judge() -> None:
+        turn("inside")
+        asyncio.run(task())
+        asyncio.run(receiving(Engine.ask)(None, **{ARGUMENT: orjson.dumps(carrier.inject())}))
+        with rollout_trace_attr(step=1, name="opponent"):
+            turn("opponent")
+
+    with rollout_trace_attr(step=1, name="first"):
+        judge()
+        turn("after")
+    judge()
+    told = {s.output or s.name for s in recorded() if "rollout.in_evaluator" in s.attributes}
+    assert told == {"judge", "INSIDE", "TASK", "ACTOR"}
 
 
 async def test_trajectories_of_actors_that_such_an_operation_calls_are_separate_traces(recorded):

@@ -152,6 +152,23 @@ def test_what_atif_does_not_say_is_unknown_and_no_agent_is_made_up(tmp_path):
         assert (check["status"], check["message"]) == ("healthy", "No tool call failed.")
 
 
+def test_time_of_a_trajectory_whose_calls_atif_leaves_out_is_no_waiting(tmp_path):
+    """Calls of sub-trajectories and reward functions are not in the file: their times are unknown."""
+    spans = [
+        root("1"),
+        row("1", "b1", "a1", kind="AGENT", rollout_n=100),
+        row("1", "c1", "b1", kind="LLM", rollout_n=100, input=CALL, output="So."),
+        row("1", "d1", "a1", kind="EVALUATOR"),
+    ]
+    written(tmp_path / "table", spans)
+    export(tmp_path / "table", "--format", "atif", "--to", "first")
+    figures = "seconds, generate_seconds, tool_seconds, reward_seconds, waiting_seconds"
+    (found,) = told("query", f"SELECT {figures} FROM phases", "--from", "first", "--format", "json")
+    assert tuple(found.values()) == (1.0, None, None, None, None)
+    (phase,) = told("timeline", "--from", "first", "--json")["phases"]
+    assert phase["phase"] == "unrecorded"
+
+
 def test_running_trajectory_is_read_again_as_running(tmp_path):
     """Its scores stay, and it does not count as ended, also in a second export of what was read."""
     spans = [

@@ -200,6 +200,18 @@ def test_judge_inside_an_evaluator_is_not_part_of_the_conversation(tmp_path: Pat
     assert found == [["6 * 7?", "42"]]
 
 
+def test_judge_whose_evaluator_is_not_recorded_is_not_part_of_the_conversation(tmp_path: Path) -> None:
+    """It runs, or its process was killed. The judge's call tells; the policy's may be an orphan, too."""
+    of_loop = {"parent_span_id": "9".rjust(16, "0")}
+    judging = call(
+        "1", "d", {"messages": [*RESENT, QUESTION]}, "5 of 5", parent_span_id="c".rjust(16, "0"),
+        attributes=json.dumps({"rollout.in_evaluator": True}),
+    )  # fmt: skip
+    loop = call("1", "b", {"messages": [QUESTION]}, "42", **of_loop)
+    assert chats(tmp_path / "killed", root("1"), loop, judging) == [["6 * 7?", "42"]]
+    assert chats(tmp_path / "running", loop, judging) == [["6 * 7?", "42"]]
+
+
 @pytest.mark.parametrize(
     "content",
     [

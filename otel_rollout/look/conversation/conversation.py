@@ -205,7 +205,9 @@ class _TurnBuilder:
             self._recent.append(call)
         elif not call.request.prompt_ids:
             self._untold = call
-        is_judging = any(kind_of(each) == semconv.KIND_EVALUATOR for each in self._tree.ancestors(span))
+        is_judging = semconv.IN_EVALUATOR in span.attributes or any(
+            kind_of(each) == semconv.KIND_EVALUATOR for each in self._tree.ancestors(span)
+        )
         if answer.sub_trajectory or is_judging:  # a call of an evaluator, or of a sub-trajectory
             return
         self._said += [*zip(new, heard, strict=True), (call, answer)]

@@ -58,6 +58,7 @@ class Operation:
         self.name = options.name or name_of(function)
         self.encoded_kind = span_io.KINDS[options.kind]
         self.encoded_name = json_string(self.name)
+        self.is_evaluator = options.kind == semconv.KIND_EVALUATOR
         self.takes_input = options.capture in ("all", "inputs")
         self.takes_output = options.capture in ("all", "outputs")
         self.bind: Binder = make_binder(function, options.exclude)
@@ -228,12 +229,23 @@ def start_call(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, An
             shows_text = settings.token2text if identity.token2text is None else identity.token2text
         shows_text = shows_text and encode is not None and span_io.mark_for_text(active, span, receiver)
         call = RecordedCall(span, outside, active_method, trajectory, encode, limit, shows_text)
-        if identity is OUTSIDE:
-            call.inside = with_identity(OUTSIDE, call.inside)
+        if identity is OUTSIDE or operation.is_evaluator:
+            _set_identity(call, identity)
         return call
     except BaseException:
         span.end()
         raise
+
+
+def _set_identity(call: RecordedCall, identity: Identity) -> None:
+    """Set the identity inside a call that is outside any trajectory, or of a call that evaluates one."""
+    if identity.attributes:
+        identity = identity.in_evaluator()
+        if type(call.span) is RecordingSpan:
+            call.span.identity = identity
+        else:
+            call.span.set_attribute(semconv.IN_EVALUATOR, True)
+    call.inside = with_identity(identity, call.inside)
 
 
 def _start_below_another(

@@ -58,6 +58,14 @@ class Identity:
         }
         return b",".join([_attribute(*item) for item in cut.items()])
 
+    def in_evaluator(self) -> Identity:
+        """Return the identity of the spans inside an evaluation.
+
+        They are no part of the conversation, also if the evaluation's own span is missing: it runs, or its
+        process was killed.
+        """
+        return Identity({**self.attributes, semconv.IN_EVALUATOR: True}, self.token2text)
+
     @property
     def step(self) -> tuple[str, bool]:
         """The trajectory's step as in the report, and whether the step is a validation."""
