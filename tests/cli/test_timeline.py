@@ -74,7 +74,7 @@ def test_json_trace_and_page_are_written(table, tmp_path):
         (["--step", "x"], f"{_RUN} has no step x of training. {_STEPS}"),
         (["--step", "11-12"], f"{_RUN} has no step 11-12 of training. {_STEPS}"),
         (["--step", "9" * 30], f"{_RUN} has no step {'9' * 30} of training. {_STEPS}"),
-        (["--step", "-"], f"{_RUN} has no trajectory without a step of training. {_STEPS}"),
+        (["--step", "-"], f"{_RUN} has no trajectories without a step of training. {_STEPS}"),
         (["--validation"], f"{_RUN} has no step of validation."),
         (["--run", "nobody"], "There is no run 'nobody'. Runs: first · run-1."),
         (["--html", "x", "--json"], "--html and --json are two outputs: name one of them."),
@@ -119,4 +119,4 @@ def test_step_that_is_no_number_is_found_by_its_name(tmp_path):
     advice = "It has steps 1, warm-up; name one of them.\n"
     assert missing == f"{_RUN} has no step cool-down of training. {advice}"
     without = run("timeline", "--step", "-", "--from", tmp_path / "table", code=2).stderr
-    assert without == f"{_RUN} has no trajectory without a step of training. {advice}"
+    assert without == f"{_RUN} has no trajectories without a step of training. {advice}"

@@ -8,13 +8,17 @@ import pytest
 
 from otel_rollout.look.analysis.run_choice import run_of
 from otel_rollout.look.analysis.timeline import text as timeline_text
-from otel_rollout.look.analysis.timeline.page import as_json
+from otel_rollout.look.analysis.timeline.page import as_json, page_of_timeline
 from otel_rollout.look.analysis.timeline.step_time import PhaseTime
 from otel_rollout.look.analysis.timeline.stragglers import HeldTime
 from otel_rollout.look.analysis.timeline.timeline import WorkerTime, slowest_timeline
 from otel_rollout.table.select import QueryError
 from tests.analysis.timeline.steps import SECOND, at, call, engine_of, process, slowest, timed, trajectory
 from tests.table.tables import row, score
+
+_UNTIMED = {"start_time": None, "start_ns": 7, "duration_ns": 0}
+"""Columns of a span of a dump that does not say when it ran."""
+_NOT_SAID = "its source does not say when a call ran."
 
 
 def phases(found):
@@ -272,6 +276,59 @@ def test_what_a_sub_trajectory_of_another_step_does_counts(tmp_path, inner, is_r
     assert phases(found) == {"generate": 1.0, "tool": 4.0, "waiting": 3.0 if is_running else 5.0}
 
 
+@pytest.mark.parametrize(("others", "unrecorded"), [([], {}), (trajectory(1, 0, 20), {"unrecorded": 15.0})])
+def test_running_trajectory_that_has_only_a_score_in_its_own_step_counts(tmp_path, others, unrecorded):
+    """What its sub-trajectory of another step did is its time, as in `phases`, alone in the step or not."""
+    inner = {"step": 9, "rollout_n": 101}
+    rows = [
+        row("0", "b", "a0", **inner, **call("AGENT", 1, 5)),
+        row("0", "c", "b", **inner, **call("LLM", 2, 4)),
+        score("0", "e", 1.0, step=12, start_ns=at(5), duration_ns=0),
+    ]
+    found = timed(tmp_path, *rows, *others)
+    assert lanes(found)[-1] == ("12/7/0", "running", 19.0 if others else 4.0)
+    spent = as_json(found)["lanes"][-1]["phases"]
+    assert spent == {"generate": 2.0, "waiting": 2.0, **unrecorded}
+
+
+def test_calls_of_other_libraries_count_long_after_the_step_itself_recorded_anything(tmp_path):
+    """The trajectory around them runs."""
+    nobody = dict.fromkeys(("step", "validate", "project", "experiment", "run_id"))
+    rows = trajectory(0, 0, 10, call("LLM", 0, 1), call("TOOL", 4, 8, "search", **nobody))
+    assert phases(timed(tmp_path, *rows[1:])) == {"generate": 1.0, "waiting": 3.0, "tool": 4.0}
+
+
+def test_trajectories_without_times_are_counted(tmp_path):
+    """No figure counts them, even if one has a call with a time; terminal, page and JSON say how many."""
+    rows = [
+        *trajectory(0, 0, 10, step=1),
+        *trajectory(1, 0, 5, step=2),
+        *trajectory(2, 0, 0, call("LLM", 0, 90), step=2, **_UNTIMED),
+        *trajectory(3, 0, 0, step=2, **_UNTIMED),
+    ]
+    found = timed(tmp_path / "a", *rows, step=2)
+    assert (lanes(found), found.wall_seconds, found.untimed) == ([("2/0/1", "ok", 5.0)], 5.0, 2)
+    assert (as_json(found)["trajectories"], as_json(found)["untimed"]) == (1, 2)
+    said = "The times of 2 of 3 trajectories are unknown: no figure counts them."
+    assert said in as_json(found)["notes"]
+    assert said in page_of_timeline(found)
+    assert (slowest(tmp_path / "b", *rows).step, slowest(tmp_path / "c", *rows).untimed) == (1, 0)
+
+
+@pytest.mark.parametrize(("step", "name"), [(3, "step 3"), (None, "trajectories without a step")])
+def test_step_without_times_has_no_timeline(tmp_path, step, name):
+    """One sentence says so; the step is among those of the run."""
+    rows = [*trajectory(0, 0, 10, step=1), *trajectory(1, 0, 0, step=step, **_UNTIMED)]
+    with pytest.raises(
+        QueryError, match=rf"^Run \S+ · run-1 has no timeline of {name} of training: {_NOT_SAID}$"
+    ):
+        timed(tmp_path / "a", *rows, step=step)
+    with pytest.raises(QueryError, match=rf"^Run \S+ · run-1 has no timeline of validation: {_NOT_SAID}$"):
+        slowest(tmp_path / "b", rows[0], rows[1] | {"validate": True}, validate=True)
+    with pytest.raises(QueryError, match=rf"^Run \S+ · run-1 has no timeline: {_NOT_SAID}$"):
+        slowest(tmp_path / "c", rows[1])
+
+
 def test_trajectory_inside_another_systems_trace_has_ended(tmp_path):
     """The parent of its first agent's span never arrives."""
     outer = row("5", "b", "ff", kind="AGENT", step=12, start_ns=at(0), duration_ns=3 * 10**9)
@@ -347,7 +404,7 @@ def test_slowest_step_is_the_default(tmp_path):
         (
             None,
             False,
-            "Run first · run-1 has no trajectory without a step of training. "
+            "Run first · run-1 has no trajectories without a step of training. "
             "It has steps 1–3; name one of them.",
         ),
     ],

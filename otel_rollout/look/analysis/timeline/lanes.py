@@ -31,6 +31,7 @@ _MAX_TEXT: Final = 200
 """Characters of a name or error that are read."""
 _TRACE_DIGITS: Final = 8
 """Digits of a trace id that distinguish trajectories with the same path."""
+_ROOT: Final = "trace_id, span_id, path, state, start_ns, duration_ns, start_time IS NOT NULL AS is_timed"
 _COLUMNS: Final = (
     "span.trace_id, span.span_id, span.parent_span_id, span.kind, span.start_ns, span.duration_ns, "
     f"left(span.name, {_MAX_TEXT}) AS name, left(tool_name, {_MAX_TEXT}) AS tool_name, span.status, "
@@ -120,11 +121,11 @@ class Lane:
         return (self.end - self.start) / 1e9
 
 
-def lanes_of(engine: Engine, run: Run, step: filters.Step, validate: bool) -> list[Lane]:
-    """Return the trajectories of a step, by start.
+def lanes_of(engine: Engine, run: Run, step: filters.Step, validate: bool) -> tuple[list[Lane], int]:
+    """Return the trajectories of a step, by start, and the number of those whose times are unknown.
 
     Three kinds of rows are read: those of the step; those of other libraries in the step's time, which name
-    no step; and what sub-trajectories in these traces record under another step, or not as validation.
+    no step; and all of a trajectory that records more, such as under another step in a sub-trajectory.
 
     Args:
         engine: queries the table.
@@ -139,55 +140,46 @@ def lanes_of(engine: Engine, run: Run, step: filters.Step, validate: bool) -> li
         filters.equals("experiment", run.experiment),
     ]
     of_step = " AND ".join(conditions)
-    times = "min(start_ns) AS first, max(start_ns + coalesce(duration_ns, 0)) AS last"
-    recorded = f"recorded_spans WHERE start_time IS NOT NULL AND score_name IS NULL AND {of_step}"
-    traces = {
-        row["trace_id"]: row
-        for row in engine.dicts(
-            f"SELECT trace_id, {times}, bool_or(is_root) AS is_rooted FROM {recorded} GROUP BY trace_id"  # noqa: S608
-        )
-    }
-    if not traces:
-        return []
-    rooted = {trace for trace, row in traces.items() if row["is_rooted"]}
-    since = f"start_ns >= {min(row['first'] for row in traces.values())}"
-    in_time = f"{since} AND start_ns <= {min(MAX_INT, max(row['last'] for row in traces.values()))}"
-    # A trajectory that runs has perhaps recorded nothing in its own step for long.
-    until = in_time if len(rooted) == len(traces) else since
-    other = f"{until} AND validate IS NOT NULL AND ({of_step}) IS NOT TRUE"
+    own = f"roots WHERE {of_step} AND {filters.equals('run_id', run.run_id)}"
+    roots = engine.dicts(f"SELECT {_ROOT} FROM {own}")  # noqa: S608
+    starts = [root["start_ns"] for root in roots if root["is_timed"]]
+    if not starts:
+        return [], len(roots)
+    (times,) = engine.dicts(
+        "SELECT min(start_ns) AS first, max(start_ns + coalesce(duration_ns, 0)) AS last "  # noqa: S608
+        f"FROM recorded_spans WHERE start_time IS NOT NULL AND score_name IS NULL AND {of_step}"
+    )
+    first, last = min(filter(None, [times["first"], *starts])), min(MAX_INT, times["last"] or 0)
+    # A trajectory that runs has perhaps recorded nothing in its own step for long, or only scores.
+    is_running = any(root["state"] == RUNNING for root in roots)
     parted = engine.dicts(
-        f"SELECT DISTINCT trace_id FROM recorded_spans WHERE {other} "  # noqa: S608
-        f"AND trace_id IN (SELECT trace_id FROM {recorded})"
+        "SELECT DISTINCT trace_id FROM recorded_spans "  # noqa: S608
+        f"WHERE start_ns BETWEEN {first} AND {MAX_INT if is_running else last} "
+        f"AND (validate IS NOT NULL OR start_ns > {last}) AND ({of_step}) IS NOT TRUE "
+        f"AND trace_id IN (SELECT trace_id FROM {own})"
     )
     narrowed = engine.narrowed(
-        f"({of_step}) OR ({in_time} AND validate IS NULL)", traces=[row["trace_id"] for row in parted]
+        f"({of_step}) OR (start_ns BETWEEN {first} AND {last} AND validate IS NULL)",
+        traces=[row["trace_id"] for row in parted],
     )
-    roots = _roots(narrowed, filters.all_of([*conditions, filters.equals("run_id", run.run_id)]))
-    # If a trajectory's root is in another step, only a sub-trajectory names this step.
-    rootless = [row["trace_id"] for row in roots if row["trace_id"] not in rooted]
-    named = filters.all_of(["is_root", filters.equals("trace_id", rootless)])
-    elsewhere = {row["trace_id"] for row in engine.dicts(f"SELECT trace_id FROM recorded_spans{named}")}  # noqa: S608
-    return _lanes(narrowed, [row for row in roots if row["trace_id"] not in elsewhere])
+    lanes = _lanes(narrowed, roots)
+    return lanes, len(roots) - len(lanes)
 
 
 def lanes_in(narrowed: Engine) -> list[Lane]:
     """Return the trajectories in the rows that an engine reads, by start."""
-    return _lanes(narrowed, _roots(narrowed))
-
-
-def _roots(narrowed: Engine, condition: str = "") -> list[dict[str, Any]]:
-    columns = "trace_id, span_id, path, state, start_ns, duration_ns, untimed_calls"
-    source = "roots LEFT JOIN phase_figures ON trace_id = phase_trace"
-    return narrowed.dicts(f"SELECT {columns} FROM {source}{condition}")  # noqa: S608
+    return _lanes(narrowed, narrowed.dicts(f"SELECT {_ROOT} FROM roots"))  # noqa: S608
 
 
 def _lanes(narrowed: Engine, roots: Sequence[Row]) -> list[Lane]:
-    """Return the lanes of trajectories, by start; trajectories without timed spans are left out."""
+    """Return the lanes of trajectories, by start; trajectories without known times are left out."""
     rows = _by_trace(narrowed, f"SELECT {_COLUMNS} FROM {_SPANS} ORDER BY span.start_ns, span.span_id")  # noqa: S608
     parts = _by_trace(
         narrowed, "SELECT trace_id, start_ns, end_ns, phase, name FROM segments ORDER BY start_ns"
     )
-    roots = [root for root in roots if root["trace_id"] in rows]
+    untimed = narrowed.dicts("SELECT phase_trace FROM phase_figures WHERE untimed_calls IS NOT NULL")
+    unsure = {row["phase_trace"] for row in untimed}
+    roots = [root for root in roots if root["is_timed"] and root["trace_id"] in rows]
     workers = {name: worker_of(name) for name in {row["resource"] for some in rows.values() for row in some}}
     horizon = max((_end_of(row) for root in roots for row in rows[root["trace_id"]]), default=0)
     often = Counter(root["path"] for root in roots)
@@ -198,6 +190,7 @@ def _lanes(narrowed: Engine, roots: Sequence[Row]) -> list[Lane]:
             [Segment(*list(part.values())[1:]) for part in parts.get(root["trace_id"], ())],
             [_span(row, workers[row["resource"]]) for row in rows[root["trace_id"]]],
             horizon,
+            UNRECORDED if root["trace_id"] in unsure else WAITING,
         )
         for root in roots
     ]
@@ -213,17 +206,17 @@ def _name(path: str, trace_id: str, is_shared: bool) -> Name:
 
 
 def _lane_of(
-    name: Name, root: Row, parts: Sequence[Segment], spans: Sequence[TimedSpan], horizon: int
+    name: Name, root: Row, parts: Sequence[Segment], spans: Sequence[TimedSpan], horizon: int, outside: Phase
 ) -> Lane:
     """Return the lane of a trajectory.
 
     Args:
         name: its name.
-        root: its row in view ``roots``, with the number of calls of which it is not known when they ran. With
-            such a call, the time outside of the others is unrecorded.
+        root: its row in view ``roots``.
         parts: the time of its calls, as view ``segments`` has it.
         spans: its spans that take time, at least one.
         horizon: the newest time that is known: the end of a running trajectory.
+        outside: phase of the time outside of calls: unrecorded if it is not known when some call ran.
     """
     spans = sorted(spans, key=lambda span: (span.start, -span.end))
     engine = parts_of(EnginePart(span.start, span.end, span.name) for span in spans if span.is_engine_phase)
@@ -233,7 +226,6 @@ def _lane_of(
     end = start + max(root["duration_ns"], 0) if is_known else max(start, recorded_until)
     end = max(horizon, recorded_until) if is_running else end
     end = max([end, *(part.end for part in parts)])
-    outside: Phase = UNRECORDED if root["untimed_calls"] else WAITING
     segments = filled(parts, start, end, recorded_until if is_running else None, outside)
     calls = (span for span in spans if span.kind in OF_KIND)
     return Lane(

@@ -108,6 +108,7 @@ def as_json(timeline: Timeline) -> dict[str, Any]:
         "start_ns": timeline.start,
         "wall_seconds": timeline.wall_seconds,
         "trajectories": len(timeline.lanes),
+        "untimed": timeline.untimed,
         "running": timeline.running,
         "failed": timeline.failed,
         "peak": timeline.peak,

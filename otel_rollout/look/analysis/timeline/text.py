@@ -79,6 +79,9 @@ def notes(timeline: Timeline) -> Iterator[str]:
     """Yield notes that a reader needs to understand the figures."""
     if timeline.is_slowest:
         yield "This step has the longest wall time of the run."
+    if timeline.untimed:
+        number = len(timeline.lanes) + timeline.untimed
+        yield f"The times of {timeline.untimed} of {number} trajectories are unknown: no figure counts them."
     if timeline.running:
         run, their = ("runs", "its") if timeline.running == 1 else ("run", "their")
         yield (

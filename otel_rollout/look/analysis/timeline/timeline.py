@@ -30,7 +30,7 @@ from otel_rollout.table.query import Engine
 from otel_rollout.table.select import QueryError
 
 _KINDS: Final = {False: "training", True: "validation"}
-_NO_TIMES: Final = "Run {} has no timeline: its source does not say when a call ran."
+_NO_TIMES: Final = "Run {} has no timeline{}: its source does not say when a call ran."
 _MODEL_CALLS: Final = "model calls"
 _TRAJECTORIES: Final = "whole trajectories"
 
@@ -75,7 +75,8 @@ class Timeline:
         workers: the processes that trajectories ran in; empty if no resource names one.
         slow_workers: processes that are slower than their peers.
         worker_names: the name of each process.
-        lanes: the trajectories, by start.
+        lanes: the trajectories whose times are known, by start.
+        untimed: number of the step's other trajectories.
     """
 
     run: Run
@@ -96,6 +97,7 @@ class Timeline:
     slow_workers: tuple[SlowWorker, ...]
     worker_names: dict[Worker, str]
     lanes: tuple[Lane, ...]
+    untimed: int
 
     @property
     def running(self) -> int:
@@ -131,12 +133,12 @@ def timeline(engine: Engine, run: Run, step: filters.Step, validate: bool = Fals
         validate: whether the step is of validation.
 
     Raises:
-        QueryError: the run has no such step.
+        QueryError: the run has no such step, or no times of it.
     """
-    lanes = lanes_of(engine, run, step, validate)
+    lanes, untimed = lanes_of(engine, run, step, validate)
     if not lanes:
         raise QueryError(_no_step(engine, run, step, validate))
-    return _timeline(run, step, validate, lanes, is_slowest=False)
+    return _timeline(run, step, validate, lanes, untimed, is_slowest=False)
 
 
 def slowest_timeline(engine: Engine, run: Run, validate: bool | None = None) -> Timeline:
@@ -149,26 +151,31 @@ def slowest_timeline(engine: Engine, run: Run, validate: bool | None = None) -> 
             no training.
 
     Raises:
-        QueryError: the run has no step of this kind.
+        QueryError: the run has no step of this kind, or no times of one.
     """
     steps = _steps(engine, run)
     wanted = [each for each in steps if each.validate == bool(validate)]
     if not steps:
-        raise QueryError(_NO_TIMES.format(run.name))
+        raise QueryError(_NO_TIMES.format(run.name, ""))
     if not wanted and validate is None:
         wanted = steps
     for each in sorted(wanted, key=lambda step: -step.wall):
-        if lanes := lanes_of(engine, run, each.step, each.validate):
-            return _timeline(run, each.step, each.validate, lanes, is_slowest=True)
-    raise QueryError(f"Run {run.name} has no step of {_KINDS[bool(validate)]}.")
+        lanes, untimed = lanes_of(engine, run, each.step, each.validate)
+        if lanes:
+            return _timeline(run, each.step, each.validate, lanes, untimed, is_slowest=True)
+    kind = _KINDS[bool(validate)]
+    if engine.count(f"roots WHERE {run.condition} AND {filters.equals('validate', bool(validate))}"):
+        raise QueryError(_NO_TIMES.format(run.name, f" of {kind}"))
+    raise QueryError(f"Run {run.name} has no step of {kind}.")
 
 
 def _steps(engine: Engine, run: Run) -> list[_Step]:
     """Return the run's steps; a trajectory lasts until its root ends, or a later reward, as its lane does."""
+    timed = f"SELECT * FROM roots WHERE {run.condition} AND start_time IS NOT NULL"  # noqa: S608
     rows = engine.dicts(
         "SELECT root.step, root.step_text, root.validate, "  # noqa: S608
         "max(span.start_ns + coalesce(span.duration_ns, 0)) - min(root.start_ns) AS wall "
-        f"FROM timed_spans AS span JOIN (SELECT * FROM roots WHERE {run.condition}) AS root "
+        f"FROM timed_spans AS span JOIN ({timed}) AS root "
         "ON span.trace_id = root.trace_id "
         "WHERE span.kind = 'EVALUATOR' OR span.span_id = root.span_id OR root.duration_ns IS NULL "
         "GROUP BY root.step, root.step_text, root.validate ORDER BY root.step, root.step_text"
@@ -177,14 +184,17 @@ def _steps(engine: Engine, run: Run) -> list[_Step]:
 
 
 def _no_step(engine: Engine, run: Run, step: filters.Step, validate: bool) -> str:
-    """Return the error for a step without a trajectory, even if spans outside of trajectories name it."""
-    timed = (
-        f"SELECT DISTINCT step, step_text, validate FROM roots WHERE {run.condition} AND start_ns IS NOT NULL"  # noqa: S608
+    """Return the error for a step without timed trajectories, even if spans outside of others name it."""
+    rows = engine.dicts(
+        "SELECT step, step_text, validate, bool_or(start_time IS NOT NULL) AS is_timed "  # noqa: S608
+        f"FROM roots WHERE {run.condition} GROUP BY step, step_text, validate"
     )
-    steps = [(filters.step_in(row), row["validate"]) for row in engine.dicts(timed)]
-    if not steps:
-        return _NO_TIMES.format(run.name)
-    name = "trajectory without a step" if step is None else f"step {step}"
+    steps = [(filters.step_in(row), row["validate"]) for row in rows]
+    if not any(row["is_timed"] for row in rows):
+        return _NO_TIMES.format(run.name, "")
+    name = "trajectories without a step" if step is None else f"step {step}"
+    if (step, validate) in steps:
+        return _NO_TIMES.format(run.name, f" of {name} of {_KINDS[validate]}")
     message = f"Run {run.name} has no {name} of {_KINDS[validate]}."
     if (step, not validate) in steps:
         advice = "leave out --validation" if validate else "add --validation"
@@ -195,7 +205,7 @@ def _no_step(engine: Engine, run: Run, step: filters.Step, validate: bool) -> st
 
 
 def _timeline(
-    run: Run, step: filters.Step, validate: bool, lanes: Sequence[Lane], *, is_slowest: bool
+    run: Run, step: filters.Step, validate: bool, lanes: Sequence[Lane], untimed: int, *, is_slowest: bool
 ) -> Timeline:
     start, end = bounds_of(lanes)
     names = names_of(span.worker for lane in lanes for span in lane.spans if span.worker)
@@ -218,6 +228,7 @@ def _timeline(
         slow_workers=tuple(slow_workers(_durations(lanes))),
         worker_names=names,
         lanes=tuple(lanes),
+        untimed=untimed,
     )
 
 
