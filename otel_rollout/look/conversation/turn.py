@@ -56,6 +56,7 @@ class Turn:
         text: the message; for a tool its result.
         calls: tool calls that the model asks for.
         arguments: arguments of a tool or evaluator.
+        has_result: whether a call of a tool has a recorded result, which may be an empty text.
         error: the turn's error; empty if the turn succeeded.
         error_type: class of the error; empty if unknown.
         has_succeeded: whether it is known that the call did not fail.
@@ -77,6 +78,7 @@ class Turn:
     name: str = ""
     calls: tuple[Call, ...] = ()
     arguments: Any = None
+    has_result: bool = False
     error: str = ""
     error_type: str = ""
     has_succeeded: bool = False
@@ -160,6 +162,7 @@ def tool_turn(span: Span) -> Turn:
     return Turn(
         TOOL,
         _result_text(result),
+        has_result=result is not None,
         name=called_tool(span.attributes, span.name),
         arguments=messages.read_json(arguments) if isinstance(arguments, str) else arguments,
         **ending_of(span),

@@ -38,6 +38,7 @@ def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
         turns = [_turn(step) for step in steps if step.get("source") == "agent" and not _is_unasked(step)]
         facts = {
             "session_id": (session := document.get("session_id")),
+            semconv.PROJECT_NAME: at(document, "extra", "project"),
             semconv.AGENT_NAME: None
             if at(document, "agent", "extra", "is_unnamed")
             else at(document, "agent", "name"),
@@ -95,6 +96,8 @@ def _messages(step: _JSON) -> Iterator[_JSON]:
     said = {name: value for name, value in others.items() if value}
     yield {"role": MODEL if source == "agent" else source, "content": step.get("message"), **said}
     for result in at(step, "observation", "results") or ():
+        if not result.keys() - {"source_call_id"}:  # a call whose result is unknown
+            continue
         ending = {name: at(result, "extra", name) for name in ("error", "error_type", "is_error")}
         yield {
             "role": "tool",
