@@ -155,7 +155,8 @@ def tool_turn(span: Span) -> Turn:
     arguments = messages.value_of(span, semconv.GEN_AI_TOOL_CALL_ARGUMENTS)
     named = input_ if isinstance(input_, Mapping) else {}
     if arguments is None or arguments == input_:  # an import from MLflow repeats the input
-        arguments = named.get("arguments", input_)
+        beside = [value for name, value in named.items() if name not in ("name", "arguments")]
+        arguments = input_ if any(map(_is_said, beside)) else named.get("arguments", input_)
     result = messages.value_of(span, semconv.GEN_AI_TOOL_CALL_RESULT)
     if result is None:
         result = messages.value_of(span, semconv.OUTPUT_VALUE)
@@ -169,12 +170,17 @@ def tool_turn(span: Span) -> Turn:
     )
 
 
+def _is_said(value: Any) -> bool:
+    """Return whether a value says something: 0 and False do."""
+    return value not in (None, "", [], {})
+
+
 def _result_text(result: Any) -> str:
     """Return a tool's result as text; for an object with nothing but ``text``, return this field."""
     if isinstance(result, Mapping) and isinstance(result.get("response"), Mapping):  # verl's
         result = result["response"]
     if isinstance(result, Mapping):
-        present = {name: value for name, value in result.items() if value not in (None, "", [], {})}
+        present = {name: value for name, value in result.items() if _is_said(value)}
         if list(present) == ["text"]:
             return messages.as_text(present["text"])
     return messages.as_text(result)
