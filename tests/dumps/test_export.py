@@ -338,6 +338,7 @@ def test_documents_are_valid_by_the_formats_models(tmp_path):
     "named",
     [
         {"step": None, "step_text": "1/2", "sample_index": "a/b"},
+        {"step": None, "step_text": "validation"},
         {"step": 9, "sample_index": ""},
         {"step": None, "sample_index": None, "rollout_n": None},
         {"step": 1, "sample_index": "7", "validate": True},

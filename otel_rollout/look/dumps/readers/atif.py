@@ -71,8 +71,9 @@ def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
 
 def _identity(document: Record, result: _JSON, file: DumpFile) -> RolloutIdentity:
     """Return the identity that otel-rollout wrote into the document, else one made of the trial's task."""
-    is_validation, parts = parts_of(str(at(document, "extra", "path") or ""))
-    named = str(at(document, "extra", "step") or parts[0])  # names of steps and samples may have slashes
+    step = str(at(document, "extra", "step") or "")  # names of steps and samples may have slashes
+    is_validation, parts = parts_of(str(at(document, "extra", "path") or ""), step)
+    named = step or parts[0]
     rest = "/".join(parts).removeprefix(f"{named}/").split("/")
     if len(parts) > len(rest) > 1:
         known = [None if part == "-" else part for part in (named, "/".join(rest[:-1]), rest[-1])]
