@@ -66,7 +66,7 @@ def show(
         found = source.find(wanted)
         if wanted is None or _is_list(wanted, found):
             if not found:
-                raise ViewerError(f"There is no trajectory in {source.location}.")
+                raise ViewerError(f"There is no trajectory in {source.place}.")
             if html:
                 raise ViewerError("A list cannot be written as a page: name one trajectory of it.")
             terminal.list_trajectories(found, Console(), source.location, source.notes)
@@ -154,5 +154,5 @@ def _is_list(wanted: Reference, found: list[Summary]) -> bool:
 
 
 def _conversation(source: Source, wanted: Reference, found: list[Summary]) -> Conversation:
-    chosen = reference.choose(wanted, found, source.location)
+    chosen = reference.choose(wanted, found, source.place)
     return source.conversation(chosen.trace_id, wanted.span)

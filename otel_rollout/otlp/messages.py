@@ -36,6 +36,8 @@ _MAX_CUT_CHARS: Final = 64
 _BESIDE_MESSAGE: Final = frozenset({"choices", "stop_reason", "tool_call_id", *_REPLY_ID_NAMES})
 """Keys of a reply that the short way in :func:`reply_of` does not read."""
 _MODEL_ROLES: Final = ("assistant", "model", "ai")
+TOOL_ROLES: Final = ("tool", "function", "ipython")
+"""Roles of a tool's result: today's, that of OpenAI's older API, and Llama's."""
 _ASKING_PARTS: Final = ("tool_use", "tool_call")
 _RESULT_PARTS: Final = ("tool_result", "tool_call_response")
 _CALL_PARTS: Final = _ASKING_PARTS + _RESULT_PARTS
@@ -300,13 +302,13 @@ def _message(entry: Mapping[str, Any], default_role: str) -> Iterator[Message]:
         yield Message("tool", as_text(entry.get("output")), call_id=str(entry.get("call_id") or ""))
         return
     role = str(entry.get("role") or default_role)
+    role = "tool" if role in TOOL_ROLES else role
     content = entry.get("content", entry.get("parts"))
-    texts: list[str] = []
-    calls = [_call(call) for call in _list(entry.get("tool_calls")) if isinstance(call, Mapping)]
+    asked = [*_list(entry.get("tool_calls")), entry.get("function_call")]
+    calls = [_call(call) for call in asked if isinstance(call, Mapping)]
     results: list[Message] = []
     reasoning = entry.get("reasoning_content") or entry.get("reasoning")
-    if isinstance(reasoning, str):
-        texts.append(f"<think>\n{reasoning}\n</think>")
+    texts = [f"<think>\n{reasoning}\n</think>"] if isinstance(reasoning, str) else []
     for part in content if isinstance(content, list) else [content]:
         type_ = part.get("type") if isinstance(part, Mapping) else None
         if type_ in _ASKING_PARTS:
@@ -365,11 +367,10 @@ def _call(call: Mapping[str, Any]) -> Call:
 def _finish_reason(value: Any) -> str:
     if not isinstance(value, Mapping):
         return ""
-    choices = [choice for choice in _list(value.get("choices")) if isinstance(choice, Mapping)]
+    reasons = [each.get("finish_reason") for each in _list(value.get("choices")) if isinstance(each, Mapping)]
     details = value.get("incomplete_details")  # OpenAI Responses
     reason = details.get("reason") if isinstance(details, Mapping) else value.get("stop_reason")
-    reasons = [choice.get("finish_reason") for choice in choices] or [reason]
-    return ", ".join(dict.fromkeys(str(reason) for reason in reasons if reason))
+    return ", ".join(dict.fromkeys(str(each) for each in reasons or [reason] if each))
 
 
 def spoken(text: str, role: str) -> tuple[Message, ...]:

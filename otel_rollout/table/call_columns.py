@@ -24,9 +24,7 @@ _ROLES: Final = {
     "assistant": "messages_assistant",
     "model": "messages_assistant",
     "ai": "messages_assistant",
-    "tool": "messages_tool",
-    "function": "messages_tool",
-    "ipython": "messages_tool",
+    **dict.fromkeys(messages.TOOL_ROLES, "messages_tool"),
 }
 """Role of a message → the column that counts it. Messages of other roles are not counted."""
 _TO_READ: Final = {semconv.GEN_AI_INPUT_MESSAGES: "", semconv.GEN_AI_OUTPUT_MESSAGES: "", **_COUNTS}

@@ -23,6 +23,8 @@ GOOD = [orjson.dumps(verl_line(number)) + b"\n" for number in range(4)]
         (b"".join(GOOD) + GOOD[0][:40], 4, "the last line has no end"),
         (b"{no\n" * 5 + b"".join(GOOD), 4, "5 records could not be read (line 1: "),
         (b"".join(GOOD[:2]) + b"\xff\xfe\n[1]\n7\n" + b"".join(GOOD[2:]), 4, "line 3: "),
+        (b"[1]\n" + b"".join(GOOD), 4, "1 record could not be read (line 1: is no JSON object)."),
+        (b"[7,\n" + GOOD[0] + b"]", 1, "1 record could not be read (line 1: is no JSON object)."),
         (b"".join(GOOD) + b'{"input": "half \\ud83d", "output": "x"}\n', 5, ""),
         (GOOD[0].replace(b"0.0", b"NaN") + GOOD[1].replace(b"1.0", b"-Infinity"), 2, ""),
         (GOOD[0].replace(b'+1', "+\u2028 1".encode()), 1, ""),
@@ -36,7 +38,8 @@ GOOD = [orjson.dumps(verl_line(number)) + b"\n" for number in range(4)]
         (b"[" * 100_000 + b"\n" + b"".join(GOOD), 4, "1 record could not be read"),
     ],
     ids=[
-        *("half-written end", "malformed", "binary and other values", "half surrogate pair"),
+        *("half-written end", "malformed", "binary and other values", "array first"),
+        *("number in a document", "half surrogate pair"),
         *("NaN and Infinity", "U+2028", "empty lines", "huge integer", "gzip", "zstd", "one document"),
         *("CRLF", "line break in a text", "deep"),
     ],

@@ -211,6 +211,25 @@ def test_tools_that_the_agent_called_before_a_model_are_read_again(tmp_path):
         assert found == {"path": "1/7/0", "turns": 1, "tool_calls": 2, "tool_errors": 1}
 
 
+def test_project_and_unknown_results_are_read_again(tmp_path):
+    """A tool call without a result gets none, an empty result stays one, and each span keeps its project."""
+    tools = [{"tool_name": name, "name": name} for name in ("look", "wait", "go", "stop")]
+    ends = [{}, {"output": ""}, {"output": "a wall"}, {"status": "error", "error_message": "late"}]
+    spans = [root("1"), row("1", "b", "a1", kind="LLM", input=CALL, output="I look.")]
+    for number, (tool, end) in enumerate(zip(tools, ends, strict=True)):
+        spans.append(row("1", f"c{number}", "a1", kind="TOOL", **tool, **end))
+    written(tmp_path / "table", [*spans, row("1", "d", "a1", kind="LLM", input="{}", output="So.")])
+    export(tmp_path / "table", "--format", "atif", "--to", "first")
+    export("first", "--format", "atif", "--to", "second")
+    for place in (tmp_path / "table", "first", "second"):
+        found = facts(place, "project, turns, tool_calls, tool_errors")
+        assert found["rows"] == [{"project": "project", "turns": 2, "tool_calls": 4, "tool_errors": 1}]
+        assert [call["result"] for call in found["tools"]] == [None, "", "a wall", None]
+        with as_table(str(place)) as (store, _):
+            projects = dicts_of(Engine(store.open()).run("SELECT DISTINCT project FROM spans"))
+        assert projects == [{"project": "project"}]
+
+
 def test_model_is_that_of_the_table(tmp_path):
     """A reply in ATIF names the model of the call, or of the call inside it; the table reads it again."""
     said = {"kind": "LLM", "input": CALL, "output": "So."}
@@ -336,6 +355,7 @@ def test_documents_are_valid_by_the_formats_models(tmp_path):
     "named",
     [
         {"step": None, "step_text": "1/2", "sample_index": "a/b"},
+        {"step": None, "step_text": "validation"},
         {"step": 9, "sample_index": ""},
         {"step": None, "sample_index": None, "rollout_n": None},
         {"step": 1, "sample_index": "7", "validate": True},

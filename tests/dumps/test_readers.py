@@ -125,6 +125,17 @@ def test_verifiers_traces_have_rewards_by_weight_and_real_times(tmp_path, opened
     assert found.scores()["3/11/0"] == {"reward": 0.75, "correct": 1.0, "style": 1.0, "turns": 2.0}
 
 
+@pytest.mark.parametrize("part", [float("nan"), "nan", "NaN"])
+def test_a_part_of_a_reward_that_is_nan_is_kept_as_a_label(tmp_path, opened, part):
+    """As a number and as a text; the reward is NaN then, too."""
+    trace = EPISODE["traces"][0] | {"rewards": {"correct": {"score": part}, "style": {"score": 1.0}}}
+    write_lines(tmp_path / "traces.jsonl", [EPISODE | {"traces": [trace]}])
+    labels = opened(tmp_path / "traces.jsonl").rows("SELECT name, value, label FROM scores ORDER BY name")
+    said = {row["name"]: (row["value"], row["label"]) for row in labels}
+    assert said["correct"] == said["reward"] == (None, "nan")
+    assert said["style"] == (1.0, None)
+
+
 def test_prime_rl_files_of_all_and_effective_episodes_are_one(tmp_path, opened):
     """An episode that is in both files is one trajectory, and a remark says which file is left out."""
     for kind in ("all", "effective"):

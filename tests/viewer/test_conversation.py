@@ -17,6 +17,7 @@ from otel_rollout.base import semconv
 from otel_rollout.look.conversation import excerpt, formatting, page, terminal
 from otel_rollout.look.conversation.comparison import Comparison, compare
 from otel_rollout.look.conversation.conversation import Conversation
+from otel_rollout.look.conversation.training_data import chat_of
 from otel_rollout.look.conversation.turn import Turn
 from otel_rollout.otlp.json_line import spans_of
 from otel_rollout.otlp.messages import Call
@@ -148,6 +149,41 @@ def test_tool_calls_of_each_supported_shape_are_read(answer: Any) -> None:
     """A tool call has its name, its arguments as values, and its id."""
     (turn,) = shown([line(2, {}, [{"role": "assistant", **answer}])]).turns
     assert turn.calls == (Call("add", {"a": 1}, "c"),)
+
+
+def test_calls_and_results_of_openais_older_api_are_those_of_tools() -> None:
+    """A reply's `function_call` is a tool call, and a message of the role `function` is its result."""
+    function = {"name": "add", "arguments": '{"a": 1}'}
+    asked = {"role": "assistant", "content": None, "function_call": function}
+    said = [user("And 1?"), asked, {"role": "function", "name": "add", "content": "2"}]
+    found = shown(
+        [
+            line(2, {"messages": said[:1]}, {"choices": [{"message": asked}]}),
+            line(3, {"a": 1}, "2", name="add", kind="TOOL"),
+            line(4, {"messages": said}, assistant("2.")),
+        ]
+    )
+    assert messages_of(found.turns) == [
+        ("user", "And 1?"),
+        ("assistant", ""),
+        ("tool", "2"),
+        ("assistant", "2."),
+    ]
+    assert found.turns[1].calls == (Call("add", {"a": 1}),)
+    _, called, result, _ = chat_of(found)
+    assert called["tool_calls"] == [
+        {"id": "", "type": "function", "function": {"name": "add", "arguments": '{"a":1}'}}
+    ]
+    assert result == {"role": "tool", "content": "2"}
+
+
+def test_a_tool_that_is_called_by_its_name_shows_what_stands_beside_its_arguments() -> None:
+    """Such a function's other arguments that have a value are shown, else only the tool's own."""
+    given = {"name": "add", "arguments": {"a": 1}, "timeout": None}
+    for timeout, expected in ((None, {"a": 1}), (0, {**given, "timeout": 0})):
+        named = line(2, {**given, "timeout": timeout}, "2", name="call_tool", kind="TOOL")
+        (turn,) = shown([named]).turns
+        assert (turn.name, turn.arguments) == ("add", expected)
 
 
 def test_messages_that_are_resent_are_shown_once() -> None:

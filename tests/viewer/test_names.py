@@ -191,12 +191,12 @@ def test_older_run_is_shown_with_a_note(tmp_path: Path) -> None:
         (["show", "--sort", "reward"], "There is no option --sort."),
         (
             ["show", "//"],
-            "`otel-rollout show` with the same --from lists the trajectories. Write STEP/SAMPLE/ROLLOUT",
+            "with the same --from and --run lists the trajectories. Write STEP/SAMPLE/ROLLOUT",
         ),
         (["show", ""], "'' does not name a trajectory: write STEP/SAMPLE/ROLLOUT"),
         (
             ["compare", "/", "//"],
-            "`otel-rollout show` with the same --from lists the trajectories. Write STEP/SAMPLE/ROLLOUT",
+            "with the same --from and --run lists the trajectories. Write STEP/SAMPLE/ROLLOUT",
         ),
         (["show", "--form", "here"], "There is no option --form. Did you mean --from?"),
         (["show", "1/7/0", "-v"], "There is no option -v."),

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from otel_rollout.base import semconv
 from otel_rollout.look.conversation.conversation import Conversation
 from otel_rollout.look.sources import table_source
 from otel_rollout.look.sources.mlflow_source import MlflowSource
@@ -269,8 +270,8 @@ def test_missing_or_ambiguous_trajectory_is_reported_with_advice(rollout: Rollou
     said = flat(run("show", "9/9/9", *source_option, code=2))
     assert "There is no trajectory 9/9/9 in" in said
     assert (
-        "`otel-rollout show` with the same --from lists the trajectories; those of a validation are called "
-        "validation/9/9/9." in said
+        "`otel-rollout show` with the same --from and --run lists the trajectories; those of a validation "
+        "are called validation/9/9/9." in said
     )
     said = flat(run("show", "2024", *source_option, code=2))  # the first digits of a trace id, or a step
     assert "There is no trajectory 2024 in" in said
@@ -284,6 +285,26 @@ def test_missing_or_ambiguous_trajectory_is_reported_with_advice(rollout: Rollou
     assert "A list cannot be written as a page" in run(
         "show", "1/7", *source_option, "--html", "list.html", code=2
     )
+
+
+def test_step_that_is_called_validation_is_shown_from_mlflow(
+    rollout: Rollout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its trajectory's name begins like that of one of a validation."""
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "look-validation")
+    exporter = MlflowSpanExporter(tracking_uri=rollout.tracking_uri)
+    step = {semconv.STEP: "validation"}
+    raw = line(1, 1, 1, parent=0, name="rollout_trace", kind="AGENT", attributes=step)
+    exporter.export(spans_of(raw.replace(b"%032x" % 1, b"%032x" % 0xABD0)))
+    exporter.shutdown()
+    shown = run("show", "validation/7/0", "--from", f"mlflow:{rollout.tracking_uri}")
+    assert shown.startswith("validation/7/0  ok\n")
+
+
+def test_missing_trajectory_of_a_run_is_reported_with_the_run(rollout: Rollout) -> None:
+    """Other runs of the table or spool may have it."""
+    said = flat(run("show", "9/9/9", "--from", rollout.location("spool"), "--run", "latest", code=2))
+    assert re.search(r"There is no trajectory 9/9/9 in (\S+ · )?run-\w+\. `otel-rollout show`", said), said
 
 
 def test_unreadable_source_is_reported_with_advice(

@@ -39,3 +39,11 @@ def test_name_of_a_trajectory_whose_step_has_a_slash_finds_it(tmp_path: Path) ->
     (found,) = source.find(parse("1/2/0/0"))
     assert found.trace_id == spans[0]["trace_id"]
     assert {summary.path for summary in source.find(parse("1/2/"))} == {"1/2/0/0", "1/2/0"}
+
+
+def test_name_of_a_trajectory_whose_step_is_called_validation_finds_it(tmp_path: Path) -> None:
+    """Its name begins like that of a trajectory of a validation."""
+    spans = [root("1", step=None, step_text="validation"), root("2", step=7, validate=True)]
+    source = TableSource(Engine(written(tmp_path / "table", spans).open()), "table")
+    for name in ("validation/7/0", "validation/7/7/0"):
+        assert [summary.path for summary in source.find(parse(name))] == [name]

@@ -7,6 +7,7 @@ import threading
 from html import unescape
 from pathlib import Path
 from re import findall
+from typing import Any
 from urllib.parse import urlencode
 
 import pytest
@@ -133,6 +134,17 @@ def test_step_that_is_a_text_has_its_pages(tmp_path: Path) -> None:
         missing = server.get(f"/step?{RUN}&step=cool-down")
         assert missing.status == 404
         assert "has no step cool-down. It has steps 1, -, warm-up." in missing.text
+
+
+def test_step_that_is_called_validation_has_its_pages(tmp_path: Path) -> None:
+    """The page of its trajectory leads to the step and to the group, and they are none of a validation."""
+    step: dict[str, Any] = {"step": None, "step_text": "validation"}
+    written(tmp_path / "table", [root("1", **step), row("1", "b1", "a1", kind="LLM", **step)])
+    with Served(tmp_path / "table", tmp_path) as server:
+        page = server.get(f"/trajectory?{RUN}&name=validation/7/0")
+        addresses = [*hrefs(page, "/step?"), *hrefs(page, "/group?")]
+        assert [server.get(address).status for address in addresses] == [200, 200]
+        assert "validation step" not in page.text
 
 
 def test_page_of_what_is_missing_leads_to_what_there_is(served: Served) -> None:

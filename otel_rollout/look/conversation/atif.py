@@ -118,7 +118,8 @@ def _add_result(step: dict[str, Any], message: Message, turn: Turn) -> None:
         {"is_error": False} if turn.has_succeeded else {name: text for name, text in ending.items() if text}
     )
     known = {"source_call_id": id_, "content": message.text, "extra": extra}
-    results.append({name: value for name, value in known.items() if value or name == "content"})
+    empty = () if turn.is_call and not turn.has_result else ("content",)
+    results.append({name: value for name, value in known.items() if value or name in empty})
 
 
 def _counts(tokens: Tokens, prefix: str = "") -> dict[str, Any]:

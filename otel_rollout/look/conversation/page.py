@@ -88,7 +88,7 @@ def way_to(summary: Summary, links: Links) -> tuple[Link, ...]:
     """Return the links to a trajectory's step: one, or none without an address."""
     if not summary.path:
         return ()
-    validate, (step, *_) = parts_of(summary.path)
+    validate, (step, *_) = parts_of(summary.path, summary.step_text)
     step = summary.step_text or step
     address = links.step(step_named(step), validate)
     return _known([(f"{VALIDATION} step {step}" if validate else f"step {step}", address)])

@@ -95,7 +95,7 @@ class Summary:
     @property
     def order(self) -> tuple[object, ...]:
         """Sort key, in the order of ``list``: training first, then names, with numbers by value."""
-        is_validation, parts = parts_of(self.path)
+        is_validation, parts = parts_of(self.path, self.step_text)
         names = map(_in_order, (parts[0], "/".join(parts[1:-1]), parts[-1]))
         return not self.path, is_validation, *names, self.path, self.start_ns
 
@@ -113,11 +113,20 @@ def path_of(identity: Mapping[str, Any]) -> str:
     return "/".join([VALIDATION, *parts] if identity[semconv.VALIDATE] else parts)
 
 
-def parts_of(path: str) -> tuple[bool, list[str]]:
-    """Return whether a path is of a validation, and its parts: step, sample and rollout, as far as given."""
-    parts = path.split("/")
-    is_validation = parts[0] == VALIDATION and len(parts) > 1
-    return is_validation, parts[is_validation:]
+def parts_of(path: str, step: str = "") -> tuple[bool, list[str]]:
+    """Return whether a path is of a validation, and its parts: step, sample and rollout, as far as given.
+
+    Args:
+        path: the path.
+        step: its step if that is a text, which may begin like the path of a validation; else empty.
+    """
+    is_validation = path.startswith(f"{VALIDATION}/{step}" + "/" * bool(step))
+    return is_validation, path.split("/")[is_validation:]
+
+
+def readings_of(path: str) -> list[tuple[bool, list[str]]]:
+    """Return what a path that a person typed may say: a step may be called ``validation``, too."""
+    return [parts_of(path)] + [(False, path.split("/"))] * parts_of(path)[0]
 
 
 def _in_order(name: str) -> tuple[int, int, str]:

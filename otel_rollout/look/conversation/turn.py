@@ -56,6 +56,7 @@ class Turn:
         text: the message; for a tool its result.
         calls: tool calls that the model asks for.
         arguments: arguments of a tool or evaluator.
+        has_result: whether a call of a tool has a recorded result, which may be an empty text.
         error: the turn's error; empty if the turn succeeded.
         error_type: class of the error; empty if unknown.
         has_succeeded: whether it is known that the call did not fail.
@@ -77,6 +78,7 @@ class Turn:
     name: str = ""
     calls: tuple[Call, ...] = ()
     arguments: Any = None
+    has_result: bool = False
     error: str = ""
     error_type: str = ""
     has_succeeded: bool = False
@@ -153,17 +155,24 @@ def tool_turn(span: Span) -> Turn:
     arguments = messages.value_of(span, semconv.GEN_AI_TOOL_CALL_ARGUMENTS)
     named = input_ if isinstance(input_, Mapping) else {}
     if arguments is None or arguments == input_:  # an import from MLflow repeats the input
-        arguments = named.get("arguments", input_)
+        beside = [value for name, value in named.items() if name not in ("name", "arguments")]
+        arguments = input_ if any(map(_is_said, beside)) else named.get("arguments", input_)
     result = messages.value_of(span, semconv.GEN_AI_TOOL_CALL_RESULT)
     if result is None:
         result = messages.value_of(span, semconv.OUTPUT_VALUE)
     return Turn(
         TOOL,
         _result_text(result),
+        has_result=result is not None,
         name=called_tool(span.attributes, span.name),
         arguments=messages.read_json(arguments) if isinstance(arguments, str) else arguments,
         **ending_of(span),
     )
+
+
+def _is_said(value: Any) -> bool:
+    """Return whether a value says something: 0 and False do."""
+    return value not in (None, "", [], {})
 
 
 def _result_text(result: Any) -> str:
@@ -171,7 +180,7 @@ def _result_text(result: Any) -> str:
     if isinstance(result, Mapping) and isinstance(result.get("response"), Mapping):  # verl's
         result = result["response"]
     if isinstance(result, Mapping):
-        present = {name: value for name, value in result.items() if value not in (None, "", [], {})}
+        present = {name: value for name, value in result.items() if _is_said(value)}
         if list(present) == ["text"]:
             return messages.as_text(present["text"])
     return messages.as_text(result)

@@ -45,6 +45,7 @@ MAX_FIELDS: Final = 12
 _ROWS: Final = 256
 """Rows of a Parquet file that are decoded at once."""
 _GZIP, _ZSTD, _PARQUET, _ZIP, _PICKLE = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PAR1", b"PK\x03\x04", b"\x80"
+_NO_OBJECT: Final = "is no JSON object"
 _JSON_PLACE: Final = re.compile(r"(?: starting)?(?: at)?: line .*", re.DOTALL)
 """Matches the place after the reason in an error about JSON."""
 _STEP: Final = re.compile(r"(?:global_)?step_(\d+)")
@@ -160,7 +161,7 @@ class DumpFile:
             if first == _PARQUET:
                 yield from self._rows()
             elif first == _ZIP:
-                yield from _numbered(torch_file.records_of(self.path))
+                yield from self._numbered(torch_file.records_of(self.path))
             elif first[:1] == _PICKLE:
                 raise ViewerError(f"{self.path} is a pickle, which may run code: it is not opened.")
             else:
@@ -177,7 +178,7 @@ class DumpFile:
         try:
             with parquet.ParquetFile(self.path) as file:
                 batches = file.iter_batches(_ROWS)
-                yield from _numbered(row for batch in batches for row in batch.to_pylist())
+                yield from self._numbered(row for batch in batches for row in batch.to_pylist())
         except ArrowException as error:
             raise ViewerError(f"{self.path} cannot be read as Parquet: {error}") from error
 
@@ -202,12 +203,12 @@ class DumpFile:
                     else:
                         self._is_cut = True
                     continue
-                if isinstance(found, list) and number == 1:
-                    yield from _numbered(found)
+                if number == 1 and isinstance(found, list) and any(isinstance(each, dict) for each in found):
+                    yield from self._numbered(found)
                 elif isinstance(found, dict):
                     yield number, found, line
                 else:
-                    self.leave_out(number, "is no JSON object")
+                    self.leave_out(number, _NO_OBJECT)
 
     def _document(self) -> Iterator[_Read] | None:
         """Return the objects of a JSON document of several lines; None if the file is no JSON document."""
@@ -217,7 +218,14 @@ class DumpFile:
             found = decoded(text) if len(text) <= MAX_LINE_BYTES else None
         except (ValueError, RecursionError):
             return None
-        return _numbered(found if isinstance(found, list) else [found])
+        return self._numbered(found if isinstance(found, list) else [found])
+
+    def _numbered(self, values: Iterable[Any]) -> Iterator[_Read]:
+        for place, value in enumerate(values, start=1):
+            if isinstance(value, dict):
+                yield place, value, None
+            else:
+                self.leave_out(place, _NO_OBJECT)
 
     @contextmanager
     def _opened(self) -> Iterator[tuple[Any, int]]:
@@ -251,7 +259,3 @@ def _lines(file: Any, left: int) -> Iterator[tuple[int, bytes]]:
         if not line:
             return
         yield number, line if rest is line or not rest.endswith(b"\n") else line + b"\n"
-
-
-def _numbered(values: Iterable[Any]) -> Iterator[_Read]:
-    return ((place, value, None) for place, value in enumerate(values, start=1) if isinstance(value, dict))

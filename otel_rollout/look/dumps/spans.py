@@ -65,6 +65,7 @@ class DumpSpans:
         step, sample, rollout, is_validation, group = dumped.identity
         identity = _attributes(
             {
+                semconv.PROJECT_NAME: dumped.facts.get(semconv.PROJECT_NAME),
                 semconv.EXPERIMENT_NAME: self._experiment,
                 semconv.STEP: step,
                 semconv.SAMPLE_INDEX: sample,

@@ -17,6 +17,7 @@ import orjson
 from otel_rollout.base import semconv
 from otel_rollout.base.given import scalar
 from otel_rollout.look.dumps.values import entries_of
+from otel_rollout.otlp.messages import TOOL_ROLES
 from otel_rollout.table.json_text import as_json
 from otel_rollout.table.rows import integer_in
 
@@ -32,7 +33,6 @@ CALLS_ALONE: Final = "has_calls_alone"
 """Key of a message with the model's role whose tool calls the agent made without a model call."""
 PARSED: Final = "is_parsed"
 """Key of a message that was found, itself or its tool calls, by parsing text."""
-_TOOL_ROLES: Final = ("tool", "function", "ipython")
 
 
 class RolloutIdentity(NamedTuple):
@@ -219,7 +219,7 @@ def _tool_calls(reply: Mapping[str, Any], following: Messages, end: int | None) 
     """Yield the tool calls of a reply with their results: by the call's id, or in order without an id."""
     if not (asked := _calls_of(reply)):
         return
-    results = list(takewhile(lambda message: message.get("role") in _TOOL_ROLES, following))
+    results = list(takewhile(lambda message: message.get("role") in TOOL_ROLES, following))
     ids = {str(call["id"]) for call in asked if call.get("id")}
     by_id = {str(found.get("tool_call_id")): found for found in results if found.get("tool_call_id")}
     in_order = iter([found for found in results if str(found.get("tool_call_id")) not in ids])

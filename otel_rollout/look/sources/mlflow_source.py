@@ -14,7 +14,7 @@ from typing import Any, Final
 from otel_rollout.base import semconv, training_scores
 from otel_rollout.exporting.api import FailureKind, UndeliveredError
 from otel_rollout.exporting.entry_points import READERS, offered
-from otel_rollout.look.conversation.summary import Summary, parts_of, path_of
+from otel_rollout.look.conversation.summary import VALIDATION, Summary, parts_of, path_of
 from otel_rollout.look.errors import ViewerError
 from otel_rollout.look.sources.reference import Reference
 from otel_rollout.look.sources.table_source import LISTER
@@ -154,9 +154,10 @@ def _tags(reference: Reference) -> Iterator[dict[str, str]]:
         if len(rest) == len(_IN_GROUP) and all(rest):
             yield _named_as(of_step | dict(zip(_IN_GROUP, rest, strict=True)))
         yield _named_as(of_step)
-        if len(rest) <= len(_IN_GROUP):
-            return
-    yield _named_as(tags)
+    if integer_in(step) is None or len(rest) > len(_IN_GROUP):
+        yield _named_as(tags)
+    if is_validation:  # or a step has this name
+        yield _named_as({semconv.VALIDATE: "False", semconv.STEP: VALIDATION})
 
 
 def _named_as(tags: Mapping[str, str]) -> dict[str, str]:

@@ -105,7 +105,7 @@ def choose(reference: Reference, found: Sequence[Summary], location: str) -> Sum
 
 
 def _advice(reference: Reference) -> str:
-    advice = "`otel-rollout show` with the same --from lists the trajectories"
+    advice = "`otel-rollout show` with the same --from and --run lists the trajectories"
     if reference.path and not reference.path.strip("/"):  # only a trajectory without identity has such a path
         return f"{advice}. Write {FORMS}."
     if reference.path and not reference.path.startswith(VALIDATION):

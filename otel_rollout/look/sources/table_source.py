@@ -8,11 +8,11 @@ from typing import Any, Final
 from otel_rollout.exporting.batching import chunks
 from otel_rollout.look.conversation import trajectories
 from otel_rollout.look.conversation.conversation import Conversation, conversation_of
-from otel_rollout.look.conversation.summary import Summary, parts_of
+from otel_rollout.look.conversation.summary import Summary, readings_of
 from otel_rollout.look.conversation.trajectories import summaries_of, summary_of
 from otel_rollout.look.sources.reference import Reference
 from otel_rollout.table import views
-from otel_rollout.table.filters import OF_TRAJECTORY, all_of, equals, of_path
+from otel_rollout.table.filters import OF_TRAJECTORY, all_of, any_of, equals, of_path
 from otel_rollout.table.query import Engine
 from otel_rollout.table.select import literal
 
@@ -198,5 +198,5 @@ def _conditions(reference: Reference) -> list[str]:
         return [equals("trace_id", reference.trace)]
     if reference.trace:
         return [f"trace_id LIKE {literal(reference.trace + '%')}"]
-    is_validation, (step, *_) = parts_of(reference.path)
-    return of_path(is_validation, step)
+    readings = readings_of(reference.path)
+    return [any_of(" AND ".join(of_path(is_validation, step)) for is_validation, (step, *_) in readings)]

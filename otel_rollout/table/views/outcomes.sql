@@ -7,7 +7,7 @@ SELECT
   CASE WHEN trained_tokens = trunc(trained_tokens) THEN TRY_CAST(trained_tokens AS BIGINT) END AS trained_tokens,
   advantage, return_value, trained_reward, kl_penalty,
   CASE
-    WHEN abs(scored_reward) < 1e150 AND abs(trained_reward + coalesce(kl_penalty, 0)) < 1e150
+    WHEN abs(scored_reward) < 1e150 AND abs(trained_reward + CASE WHEN has_penalty THEN kl_penalty ELSE 0 END) < 1e150
       THEN trained_reward + coalesce(kl_penalty, 0) - scored_reward
   END AS reward_difference,
   policy_lag, mismatch, mismatch_mean, mismatch_share,
@@ -28,6 +28,7 @@ FROM (
     max(value) FILTER (WHERE name = 'return') AS return_value,
     max(value) FILTER (WHERE name = 'trained_reward') AS trained_reward,
     max(value) FILTER (WHERE name = 'kl_penalty') AS kl_penalty,
+    bool_or(name = 'kl_penalty') AS has_penalty,
     max(value) FILTER (WHERE name = 'policy_lag') AS policy_lag,
     max(abs(value)) FILTER (WHERE name = 'logprob_diff_max') AS mismatch,
     max(abs(value)) FILTER (WHERE name = 'logprob_diff_mean') AS mismatch_mean,

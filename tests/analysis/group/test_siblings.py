@@ -174,7 +174,18 @@ def test_large_group_is_read_in_part(tmp_path: Path) -> None:
 def test_name_of_a_trajectory_names_its_group_too(text: str, samples: list[str]) -> None:
     """A dataset row may have a slash, and a trajectory may have no number."""
     for name, validate in ((text, False), (f"validation/{text}", True)):
-        assert names_in(name) == [GroupName(validate, "1", sample) for sample in samples]
+        found = [each for each in names_in(name) if each.step == "1"]
+        assert found == [GroupName(validate, "1", sample) for sample in samples]
+
+
+def test_group_of_a_step_that_is_called_validation_is_found(tmp_path: Path) -> None:
+    """By its name and by that of a trajectory, unless a validation has a group of this name."""
+    step = {"step": None, "step_text": "validation"}
+    own, other = trajectory("1", "own", **step), trajectory("2", "other", **step, sample_index="9/0")
+    asked = engine(tmp_path, own, other, trajectory("3", "of 9", step=9, sample_index="0", validate=True))
+    for name in ("validation/7", "validation/7/0"):
+        assert told(in_table(asked, name)) == [("validation/7/0", "ok", None, "own")]
+    assert told(in_table(asked, "validation/9/0")) == [("validation/9/0/0", "ok", None, "of 9")]
 
 
 @pytest.mark.parametrize(

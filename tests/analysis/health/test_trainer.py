@@ -107,6 +107,19 @@ def test_stale_policy_is_found_by_the_trainers_lag(tmp_path: Path) -> None:
     assert "The mean is 5, the greatest 9; in the run, a quarter has 1 or less." in finding.message
 
 
+def test_huge_numbers_of_the_trainer_are_in_no_comparison(tmp_path: Path) -> None:
+    """As in report: their trajectories count as not compared, and no mean or maximum includes them."""
+    huge = {"policy_lag": 1e150, "logprob_diff_mean": -1e200, "logprob_diff_max": 1e200}
+    rows = [*trained(0, 1, huge), *trained(1, 1, {"policy_lag": 1.0})]
+    lags = found(tmp_path / "lag", "training_lag", rows)
+    assert lags.status == "healthy"
+    assert lags.message.endswith(" The mean is 1, the greatest 1; in the run, a quarter has 1 or less.")
+    assert found(tmp_path / "none", "sampler_mismatch", rows).status == "unobserved"
+    rows += trained(2, 1, {"logprob_diff_mean": 0.001, "logprob_diff_max": 0.5})
+    differs = found(tmp_path / "some", "sampler_mismatch", rows)
+    assert differs.message.endswith(" The mean difference is 0.001 nats, the largest of a token 0.5.")
+
+
 def test_filter_without_a_reason_is_found(tmp_path: Path) -> None:
     """The message counts what was left out."""
     finding = found(tmp_path, "training_left_out", steps(6, {"trained": True}, {"trained": False}))
@@ -284,6 +297,13 @@ def test_rewards_that_are_no_usual_numbers_are_not_compared(
 ) -> None:
     """They are counted as NaN, infinite or huge."""
     rows = trained(0, 1, {"trained_reward": used}, reward=recorded)
+    assert found(tmp_path, "trained_reward_differs", rows).status == "unobserved"
+
+
+@pytest.mark.parametrize("penalty", [math.nan, "nan", math.inf, 1e300, "unknown"])
+def test_reward_after_a_penalty_that_is_no_usual_number_is_not_compared(tmp_path: Path, penalty: Any) -> None:
+    """What the penalty took off is unknown, also where it is a text."""
+    rows = trained(0, 1, {"trained_reward": 0.25, "kl_penalty": penalty}, reward=0.5)
     assert found(tmp_path, "trained_reward_differs", rows).status == "unobserved"
 
 

@@ -105,9 +105,11 @@ def test_reward_that_was_trained_on_and_not_recorded_is_found_and_named(tmp_path
 @pytest.mark.parametrize("odd", [math.nan, math.inf, 1e200])
 def test_numbers_that_are_not_finite_are_counted_apart(tmp_path: Path, odd: float) -> None:
     """NaN, infinite and huge ones spoil no mean."""
-    rows = [*trained(0, 1, {"advantage": odd}), *trained(1, 1, {"advantage": -0.5})]
+    usual = {"advantage": -0.5, "logprob_diff_max": 0.3}
+    rows = [*trained(0, 1, dict.fromkeys(usual, odd)), *trained(1, 1, usual)]
     (step,) = report(tmp_path, *rows).steps
     assert step.trainer
+    assert (step.trainer.mismatch_max, step.trainer.mismatch_trajectory) == (0.3, "1/0/1")
     assert (step.trainer.not_finite, step.trainer.advantages, step.trainer.advantage_magnitude) == (1, 1, 0.5)
 
 

@@ -9,7 +9,7 @@ from typing import Final
 from otel_rollout.base.printable import in_one_line
 from otel_rollout.look.analysis.run_choice import Run
 from otel_rollout.look.conversation.conversation import Conversation
-from otel_rollout.look.conversation.summary import VALIDATION, Summary, parts_of, references
+from otel_rollout.look.conversation.summary import VALIDATION, Summary, readings_of, references
 from otel_rollout.look.errors import ViewerError
 from otel_rollout.look.sources import reference
 from otel_rollout.look.sources.private_table import Source
@@ -102,13 +102,15 @@ def names_in(text: str) -> list[GroupName]:
     Raises:
         ViewerError: the text names no group.
     """
-    validate, (step, *rest) = parts_of(text)
-    if not rest:
+    found = []
+    for validate, (step, *rest) in readings_of(text):
+        samples = ["/".join(rest)] if rest else []
+        if len(rest) > 1 and (integer_in(rest[-1]) is not None or rest[-1] == _MISSING):
+            samples.append("/".join(rest[:-1]))
+        found += [GroupName(validate, step, sample.rstrip("/")) for sample in samples]
+    if not found:
         raise ViewerError(f"{text!r} does not name a group: write {_FORMS}.")
-    samples = ["/".join(rest)]
-    if len(rest) > 1 and (integer_in(rest[-1]) is not None or rest[-1] == _MISSING):
-        samples.append("/".join(rest[:-1]))
-    return [GroupName(validate, step, sample.rstrip("/")) for sample in samples]
+    return found
 
 
 def siblings_in(source: Source, text: str) -> Siblings:

@@ -11,6 +11,7 @@ from otel_rollout.look.analysis.health import texts
 from otel_rollout.look.analysis.health.findings import Finding
 from otel_rollout.look.analysis.health.rates import Count
 from otel_rollout.look.analysis.run_choice import Run
+from otel_rollout.otlp.evaluations import ODD
 from otel_rollout.table import filters, views
 from otel_rollout.table.query import Engine
 
@@ -24,6 +25,9 @@ SELECT
   tokens_out, policy_version_min, policy_version_max, finite_reward AS reward,
   reward IS NULL AND reward_label IS NULL AS has_no_reward
 FROM finite_rewards"""  # noqa: S608
+
+_COMPARED: Final = ("lag", "mismatch", "mismatch_mean")
+"""Numbers of the trainer of which checks make means."""
 
 
 class Scope:
@@ -124,8 +128,9 @@ class Scope:
 
     @functools.cached_property
     def training(self) -> str:
-        """Name of the table with what training made of the run's trajectories, and their rewards."""
-        rows = f"SELECT * REPLACE ({GROUP} AS group_path) FROM training_rows"  # noqa: S608
+        """Name of the table with what training made of the run's trajectories, without huge numbers."""
+        finite = (f"CASE WHEN abs({name}) < {ODD} THEN {name} END AS {name}" for name in _COMPARED)
+        rows = f"SELECT * REPLACE ({GROUP} AS group_path, {', '.join(finite)}) FROM training_rows"  # noqa: S608
         return self._table("training", f"{rows} WHERE {self.condition}")
 
     @functools.cached_property

@@ -100,7 +100,7 @@ def _by_reason(scope: Scope, found: Finding) -> str:
 
 def stale(scope: Scope) -> Finding:
     """Find trajectories whose weights were much older than the trainer's when it learned from them."""
-    chosen = f"{scope.training} WHERE lag_source = 'trainer'"
+    chosen = f"{scope.training} WHERE lag_source = 'trainer' AND lag IS NOT NULL"
     usual = scope.rows(
         f"SELECT percentile_cont(0.25) WITHIN GROUP (ORDER BY lag) AS usual FROM {chosen}"  # noqa: S608
     )[0]["usual"]

@@ -38,6 +38,7 @@ def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
         turns = [_turn(step) for step in steps if step.get("source") == "agent" and not _is_unasked(step)]
         facts = {
             "session_id": (session := document.get("session_id")),
+            semconv.PROJECT_NAME: at(document, "extra", "project"),
             semconv.AGENT_NAME: None
             if at(document, "agent", "extra", "is_unnamed")
             else at(document, "agent", "name"),
@@ -70,8 +71,9 @@ def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
 
 def _identity(document: Record, result: _JSON, file: DumpFile) -> RolloutIdentity:
     """Return the identity that otel-rollout wrote into the document, else one made of the trial's task."""
-    is_validation, parts = parts_of(str(at(document, "extra", "path") or ""))
-    named = str(at(document, "extra", "step") or parts[0])  # names of steps and samples may have slashes
+    step = str(at(document, "extra", "step") or "")  # names of steps and samples may have slashes
+    is_validation, parts = parts_of(str(at(document, "extra", "path") or ""), step)
+    named = step or parts[0]
     rest = "/".join(parts).removeprefix(f"{named}/").split("/")
     if len(parts) > len(rest) > 1:
         known = [None if part == "-" else part for part in (named, "/".join(rest[:-1]), rest[-1])]
@@ -95,6 +97,8 @@ def _messages(step: _JSON) -> Iterator[_JSON]:
     said = {name: value for name, value in others.items() if value}
     yield {"role": MODEL if source == "agent" else source, "content": step.get("message"), **said}
     for result in at(step, "observation", "results") or ():
+        if not result.keys() - {"source_call_id"}:  # a call whose result is unknown
+            continue
         ending = {name: at(result, "extra", name) for name in ("error", "error_type", "is_error")}
         yield {
             "role": "tool",

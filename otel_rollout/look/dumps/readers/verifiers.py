@@ -127,10 +127,15 @@ def _times(trace: _JSON, turns: Sequence[ModelTurn]) -> Times | None:
 def _scores(trace: _JSON) -> dict[str, Any]:
     """Return the metrics, the parts of the reward, and the reward itself, which is their weighted sum."""
     parts = entries_of(trace.get("rewards"), Mapping)
-    scores = {name: part.get("score") for name, part in parts.items()}
-    weighted = [part.get("score", 0.0) * part.get("weight", 1.0) for part in parts.values()]
+    scores = {name: _score(part.get("score")) for name, part in parts.items()}
+    weighted = [_score(part.get("score", 0.0)) * part.get("weight", 1.0) for part in parts.values()]
     total = {REWARD: sum(weighted) if weighted else None}
     return entries_of({**(trace.get("metrics") or {}), **scores}, int, float) | total
+
+
+def _score(value: Any) -> Any:
+    """Return the score of a part; NaN and infinities may be texts."""
+    return float(value) if isinstance(value, str) else value
 
 
 def _message_of(error: Any) -> str:
