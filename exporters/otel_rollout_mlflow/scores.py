@@ -181,8 +181,7 @@ def tags_of(scores: Sequence[MlflowFeedback], info: Mapping[str, Any]) -> list[t
     """Decide which tags of a trace to write.
 
     The result has the newest scores of the trajectory that are not yet tags. Write these tags before the
-    feedback. A score replaces a tag only if the tag has the value of one of these scores or of the stored
-    feedback. Any other value was set by an attribute, and stays.
+    feedback. A score replaces the tag of an attribute of its name, except one that identifies the trajectory.
 
     Args:
         scores: scores of one trace, in any order.
@@ -195,11 +194,7 @@ def tags_of(scores: Sequence[MlflowFeedback], info: Mapping[str, Any]) -> list[t
         ours = [score for score in scores if score.name == name]
         stored = [one for one in _assessments(info) if one.get("assessment_name") == name]
         newest = _newest_tagged(ours, stored)
-        current = tags.get(name)
-        values = [value for one in stored if (value := _value(one)) is not None]
-        known = {score.tag_text for score in ours} | {tag_text(value) for value in values}
-        # A tag with a value of no score comes from an attribute, which wins over a score.
-        if current is None or (current != newest.tag_text and current in known):
+        if tags.get(name) != newest.tag_text:
             found.append((Change.TAG, newest))
     return found
 

@@ -48,7 +48,7 @@ class TraceWriter:
         self._run_links = run_links
         self._max_request_bytes = max_request_bytes
         self._inner: BoundedDict[str, None] = BoundedDict(_MAX_INNER)
-        """Ids of the agents' spans below roots. A score of such a span is none of the whole trace."""
+        """Ids of the spans of sub-trajectories. A score of such a span is none of the whole trace."""
 
     def write(self, experiment_id: str, spans: Sequence[Span]) -> None:
         """Write spans and their scores.
@@ -57,7 +57,7 @@ class TraceWriter:
             UndeliveredError: not all spans and scores are stored, or MLflow does not show the experiment.
         """
         with rejecting():
-            self._inner.update((span.span_id, None) for span in spans if _is_inner_agent(span))
+            self._inner.update((span.span_id, None) for span in spans if _is_inner(span))
             scores = [
                 replace(score, tagged=False) if score.span_id in self._inner else score
                 for span in spans
@@ -150,8 +150,8 @@ class TraceWriter:
             raise
 
 
-def _is_inner_agent(span: Span) -> bool:
-    return bool(span.parent_id) and span.attributes.get(semconv.SPAN_KIND) == semconv.KIND_AGENT
+def _is_inner(span: Span) -> bool:
+    return span.attributes.get(semconv.BEGINS_TRAJECTORY) is True
 
 
 def _newest(spans: Sequence[Span]) -> list[Span]:

@@ -102,6 +102,8 @@ BATCH_ID: Final = "rollout.batch_id"
 """str. Id of a batched call, on the spans that record it once per row. For example ``2-18c3a5f0``."""
 BATCH_SIZE: Final = "rollout.batch_size"
 """int. Number of rows of the batched call. For example ``64``."""
+BEGINS_TRAJECTORY: Final = "rollout.begins_trajectory"
+"""bool. True on the span of a trajectory with a parent, such as a sub-trajectory. For example ``true``."""
 IN_EVALUATOR: Final = "rollout.in_evaluator"
 """bool. True on an operation of kind ``EVALUATOR``, and on spans inside it. For example ``true``."""
 COMPLETION_LENGTH: Final = "rollout.completion_length"
@@ -211,6 +213,7 @@ RUN_ID: Final = "rollout.run.id"
 NO_EXTRAS: Final = frozenset(
     {
         *IDENTITY,
+        BEGINS_TRAJECTORY,
         IN_EVALUATOR,
         SCORE_ORIGIN,
         TOKENIZER,

@@ -115,8 +115,9 @@ def scores_of(span: Span) -> Iterator[tuple[str, Evaluation, bool]]:
     recorded = recorded_in(span.attributes, span.start_ns)
     if recorded is not None:
         # An evaluation is a child of the span that it evaluates, so a late reward and the
-        # `rollout.score.*` of its root are one score.
-        yield span.parent_id or span.span_id, recorded, recorded.origin is not None
+        # `rollout.score.*` of its root are one score. No root repeats a score of another library.
+        is_repeated = recorded.origin is None and span.scope.name == semconv.SCOPE
+        yield span.parent_id or span.span_id, recorded, not is_repeated
 
 
 def attributes_of(name: str, value: Value, comment: str | None, origin: str | None) -> dict[str, Value]:

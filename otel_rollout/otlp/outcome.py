@@ -100,11 +100,10 @@ class TrajectoryOutcome:
         self.seconds = 0.0
         self.is_score = False
         self.rollout_n: Any = None
-        self._root_id = ""
         self._path: _Path = ()
         self._tokens = CallTokens()
         self._parts: set[str] = set()
-        """Ids of the root, and of the spans that begin a trajectory inside this one."""
+        """Ids of the spans that begin a trajectory inside this one."""
         self._scores: dict[tuple[str, _Path], tuple[_Rank, Evaluation]] = {}
         """Id of a scored span and the score's identity → the newest score of both, with its rank."""
         self._own: tuple[_Rank, Evaluation] | None = None
@@ -142,9 +141,8 @@ class TrajectoryOutcome:
     def _add_span(self, span: Span) -> None:
         attributes = span.scalars()
         self.has_failed |= span.has_failed
-        kind = model_calls.kind_of(attributes)
         self._tokens.add(span.span_id, span.parent_id, model_calls.usage_of(attributes))
-        if kind == semconv.KIND_AGENT and semconv.is_of_trajectory(attributes):
+        if attributes.get(semconv.BEGINS_TRAJECTORY) is True:
             self._parts.add(span.span_id)
         self._add_evaluation(span, attributes)
         is_root = not span.parent_id
@@ -160,7 +158,7 @@ class TrajectoryOutcome:
     def _add_root(self, span: Span, attributes: Mapping[str, Any]) -> None:
         self.has_ended = True
         self.rollout_n = attributes.get(semconv.ROLLOUT_N)
-        self._root_id, self._path = span.span_id, _path_of(attributes)
+        self._path = _path_of(attributes)
         self.seconds = span.seconds
         size = attributes.get(semconv.GROUP_SIZE)
         self.group_size = size if isinstance(size, int) else 0
@@ -182,11 +180,10 @@ class TrajectoryOutcome:
 
     def _newest_score(self) -> Evaluation | None:
         """Return the newest score that is not of a trajectory inside this one."""
-        others = self._parts - {self._root_id}
         found = [
             ranked
             for (around, path), ranked in self._scores.items()
-            if not self.has_ended or (around not in others and path in ((), self._path))
+            if not self.has_ended or (around not in self._parts and path in ((), self._path))
         ]
         found += [] if self._own is None else [self._own]
         return max(found, key=lambda ranked: ranked[0])[1] if found else None

@@ -237,6 +237,8 @@ def test_spans_inside_an_evaluator_say_so(recorded, monkeypatch, is_sdk):
     judge()
     told = {s.output or s.name for s in recorded() if "rollout.in_evaluator" in s.attributes}
     assert told == {"judge", "INSIDE", "TASK", "ACTOR"}
+    beginning = {s.name for s in recorded() if "rollout.begins_trajectory" in s.attributes}
+    assert beginning == {"opponent"}, "the trajectory that has a parent"
 
 
 async def test_trajectories_of_actors_that_such_an_operation_calls_are_separate_traces(recorded):

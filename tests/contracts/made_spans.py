@@ -57,7 +57,8 @@ class Made:
         trace: number of the trace.
         span: number of the span in the trace.
         inside: number of its parent; None for a root.
-        kind: OpenInference's kind.
+        kind: OpenInference's kind. A span of kind ``AGENT`` begins a trajectory; one of kind ``LOOP`` is an
+            operation of OpenInference's kind ``AGENT``.
         begin: start.
         end: end.
         identity: the identity that the span has; None for a score by id.
@@ -102,7 +103,9 @@ class Made:
         """Attributes of the span."""
         found: dict[str, Any] = {"rollout.project_name": self.project, "rollout.experiment_name": EXPERIMENT}
         found |= self.identity.attributes() if self.identity else {}
-        found["openinference.span.kind"] = self.kind
+        found["openinference.span.kind"] = "AGENT" if self.kind == "LOOP" else self.kind
+        if self.kind == "AGENT" and self.inside is not None:
+            found["rollout.begins_trajectory"] = True
         found |= {name: n for name, n in zip(COUNTS, self.tokens, strict=True) if n is not None}
         found |= {"gen_ai.tool.name": self.name} if self.kind == "TOOL" else {}
         found |= {"error.type": self.error} if self.error else {}

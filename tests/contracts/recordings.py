@@ -28,7 +28,7 @@ _VALUES: Sequence[Value] = (
     0.0, 0.25, 0.5, 1.0, 1.0, 0.25, -2.0, 3, True, False, "good", float("nan"), float("inf"),
 )  # fmt: skip
 _STEPS: Sequence[int | str] = (1, 1, 2, "warm-up")
-_KINDS = ("LLM", "LLM", "LLM", "TOOL", "TOOL", "CHAIN", "EVALUATOR", "AGENT")
+_KINDS = ("LLM", "LLM", "LLM", "TOOL", "TOOL", "CHAIN", "EVALUATOR", "AGENT", "LOOP")
 _ENDINGS = ("ok", "ok", "ok", "error", "running", "remote")
 _NAMES = ("search", "python")
 _seed = st.integers(0, 1 << 32)

@@ -16,11 +16,12 @@ from tests.contracts.test_facts import FEWER, SECOND, START, encoded, queried
 
 OUTER = {"rollout.step": 1, "rollout.sample_index": "7", "rollout.rollout_n": 0, "rollout.validate": False}
 INNER = {**OUTER, "rollout.sample_index": "inner"}
+BEGINNING = {**INNER, "rollout.begins_trajectory": True}
 origins = st.sampled_from([semconv.ORIGIN_PROCESS, semconv.ORIGIN_OUTSIDE])
 ROOT, PART, TOOL, TOOL_OF_PART = (f"{number:016x}" for number in range(1, 5))
 AROUND = {
     ROOT: ("", "AGENT", OUTER),
-    PART: (ROOT, "AGENT", INNER),
+    PART: (ROOT, "AGENT", BEGINNING),
     TOOL: (ROOT, "TOOL", OUTER),
     TOOL_OF_PART: (PART, "TOOL", INNER),
 }
@@ -86,7 +87,7 @@ def test_score_inside_a_sub_trajectory_from_another_process_is_not_the_outers() 
     }
     spans = [
         line(ROOT, "", 0, {**OUTER, "openinference.span.kind": "AGENT"}),
-        line(PART, ROOT, 0, {**INNER, "openinference.span.kind": "AGENT"}),
+        line(PART, ROOT, 0, {**BEGINNING, "openinference.span.kind": "AGENT"}),
         line("f" * 16, PART, 5, given_there),
     ]  # fmt: skip
     for order in itertools.permutations(spans):

@@ -34,6 +34,7 @@ STABLE = [
     "rollout.num_preempted",
     "rollout.batch_id",
     "rollout.batch_size",
+    "rollout.begins_trajectory",
     "rollout.in_evaluator",
     "rollout.completion_length",
     "rollout.generator.items",

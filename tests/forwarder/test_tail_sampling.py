@@ -401,7 +401,7 @@ def test_newest_score_counts_in_any_order_of_lines() -> None:
 def test_score_of_a_sub_trajectory_is_not_its_callers() -> None:
     """A later score of a sub-trajectory does not replace its caller's score."""
     root = line_of({"rollout.score.reward": 1.0, "rollout.score_time.reward": 10}, 0)
-    opponent = line_of({semconv.SPAN_KIND: semconv.KIND_AGENT, semconv.VALIDATE: False}, 5, "root")
+    opponent = line_of({semconv.BEGINS_TRAJECTORY: True, semconv.VALIDATE: False}, 5, "root")
     assert noted(scored(1.0, 10), scored(0.0, 20, parent_id="s5"), opponent, root).score == 1.0
 
 

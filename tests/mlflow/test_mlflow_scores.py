@@ -144,7 +144,7 @@ def test_tag_is_the_newest_score_of_root_and_workers(uri, project, rollouts, exp
 
 @pytest.mark.parametrize("first", [0.0, False])
 def test_tag_of_zero_or_false_gives_way_to_a_later_score(uri, project, rollouts, exporter_for, first):
-    """A reward of 0 that a trainer corrects hours later is no attribute, which would win."""
+    """A reward of 0 is a score that a trainer may correct hours later."""
     root = rollouts.begin("run", START, rollout__score__reward=first, rollout__score_time__reward=START)
     above = otel.set_span_in_context(otel.NonRecordingSpan(root.get_span_context()))
     root.end(START + SECOND)
@@ -156,18 +156,18 @@ def test_tag_of_zero_or_false_gives_way_to_a_later_score(uri, project, rollouts,
     assert shown(uri, project) == {"reward": (0.5, None, 20, "0.5")}
 
 
-def test_score_named_as_an_attribute_leaves_the_tag_unchanged(uri, project, trajectory, exporter_for):
-    """A score with a name of the identity, the run or an attribute is Feedback only."""
+def test_score_named_as_a_part_of_the_identity_leaves_the_tag(uri, project, trajectory, exporter_for):
+    """A score with a name of the identity or the run is feedback only; others replace an attribute's tag."""
     root, evaluation = trajectory
     root._attributes = {**root.attributes, "rollout.agent_name": "tool_agent"}
-    names = ("step", "validate", "rollout.run.id", "agent_name", "project_name")
+    names = ("step", "validate", "rollout.run.id", "project_name", "agent_name")
     deliver(exporter_for(uri), [root])
     [before] = stored(uri, project)
     for _ in range(2):
         for name in names:
             deliver(exporter_for(uri), [evaluation(7.0, 50, OUTSIDE, name)])
     [after] = stored(uri, project)
-    assert after.info.tags == before.info.tags
+    assert after.info.tags == {**before.info.tags, "agent_name": "7.0"}
     values = {one.name: one.value for one in after.info.assessments}
     assert values == {"reward": 0.1, **dict.fromkeys(names, 7.0)}
 
@@ -238,7 +238,10 @@ def test_export_to_a_trashed_experiment_is_refused(uri, project, rollouts, expor
 def test_late_score_of_a_sub_trajectory_is_no_tag(uri, project, rollouts, exporter_for):
     """It is feedback of the sub-trajectory's span, and the trace's tag stays that of the outer trajectory."""
     given = {"rollout.score.reward": 0.1, "rollout.score_time.reward": START + 10}
-    with rollouts.span("outer", "AGENT", **given), rollouts.span("inner", "AGENT") as inner:
+    with (
+        rollouts.span("outer", "AGENT", **given),
+        rollouts.span("inner", "AGENT", rollout__begins_trajectory=True) as inner,
+    ):
         pass
     exporter = exporter_for(uri)
     deliver(exporter, rollouts.ended())

@@ -19,10 +19,14 @@ from tests.table.generated_table import Shape, batches
 
 START_NS = 1_767_225_600_000_000_000
 _times = itertools.count(START_NS, 1_000_000)
+BEGINNING = '{"rollout.begins_trajectory":true}'
+"""Attributes of the span of a trajectory that has a parent."""
 
 
 def row(trace: str, span: str, parent: str | None = None, **columns: Any) -> dict[str, Any]:
-    """Return a row of a span in trajectory 1/7/0, with short ids."""
+    """Return a row of a span in trajectory 1/7/0, with short ids; an agent's begins a trajectory."""
+    if parent is not None and columns.get("kind") == "AGENT":
+        columns = {"attributes": BEGINNING, **columns}
     start = columns.pop("start_ns", None) or next(_times)
     return {
         "trace_id": trace.rjust(32, "0"),

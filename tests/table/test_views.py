@@ -229,6 +229,26 @@ def test_score_of_a_trajectory_inside_is_not_the_outer_ones(tmp_path: Path) -> N
     assert found == {"1": 0.2}
 
 
+@pytest.mark.parametrize("attributes", [None, '{"gen_ai.operation.name":"invoke_agent"}'])
+def test_score_below_an_agents_operation_is_the_trajectorys(tmp_path: Path, attributes: str | None) -> None:
+    """Given in another process, or by another library; an agent's operation begins no trajectory."""
+    agent = row("1", "b", "a1", kind="AGENT", attributes=attributes)
+    nothing = {"step": None, "sample_index": None, "rollout_n": None, "validate": None}
+    for columns in ({}, nothing):
+        given = score("1", "c", 0.5, parent_span_id="b".rjust(16, "0"), **columns)
+        assert rewards(tmp_path / str(len(columns)), root("1"), agent, given) == {"1": 0.5}
+
+
+def test_trajectory_of_which_an_agents_operation_has_ended_still_runs(tmp_path: Path) -> None:
+    """Only the span of a trajectory stands for one whose root is not there."""
+    rows = [
+        row("1", "b", "a1", kind="AGENT", attributes=None),
+        row("2", "b", "ff", kind="AGENT", rollout_n=1),
+    ]
+    found = asked(written(tmp_path / "table", rows), "SELECT path, state FROM trajectories ORDER BY path")
+    assert [tuple(each.values()) for each in found] == [("1/7/0", "running"), ("1/7/1", "ok")]
+
+
 def by_identity(trace: str, value: float, **columns: Any) -> dict[str, Any]:
     """Return the row of a score by identity, the only span of its trace."""
     apart = {"score_by": "identity", "is_root": False, "parent_span_id": None}

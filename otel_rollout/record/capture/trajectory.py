@@ -290,6 +290,8 @@ class Trajectory:
         if type(span) is RecordingSpan:
             span.identity = identity  # not the identity of an outer trajectory
             span.trajectory = self
+        if parent.get_span_context().is_valid:
+            span.set_attribute(semconv.BEGINS_TRAJECTORY, True)
         self._attach(outside, identified, span)
         if span.is_recording():
             if not identity_in(context).attributes:

@@ -2,7 +2,7 @@
 WITH parts AS (
   SELECT trace_id, span_id
   FROM spans
-  WHERE kind = 'AGENT' AND validate IS NOT NULL AND NOT is_root
+  WHERE kind = 'AGENT' AND validate IS NOT NULL AND NOT is_root AND attributes LIKE '%"rollout.begins_trajectory":true%'
 ), in_trace AS (
   SELECT
     given.trace_id, given.score_name AS name, given.score_value AS value, given.score_label AS label,

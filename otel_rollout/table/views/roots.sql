@@ -1,6 +1,6 @@
--- The span that stands for each trajectory: the root; without it, of the spans whose parent is not recorded, the
--- agent's span that has ended and has no sibling of another kind (its parent is in another system); else the earliest
--- that is no agent's, because that begins a trajectory inside. Then the trajectory runs, since its first span.
+-- The span that stands for each trajectory: the root; without it, of the spans whose parent is not recorded, the one that
+-- begins a trajectory, has ended and has no sibling of another kind (its parent is in another system); else the earliest
+-- that begins none inside. Then the trajectory runs, since its first span.
 SELECT
   trace_id, span_id, run_id, project, experiment, step, step_text, sample_index, rollout_n, rollout_text, validate,
   group_path, path, group_id, group_size, agent_name, policy_version_min, policy_version_max, name,
@@ -23,20 +23,21 @@ SELECT
 FROM (
   SELECT
     *,
-    coalesce(kind = 'AGENT', false) AND NOT has_other_sibling AND duration_ns IS NOT NULL AS is_agent,
+    is_beginning AND NOT has_other_sibling AND duration_ns IS NOT NULL AS is_agent,
     row_number() OVER (
       PARTITION BY trace_id
-      ORDER BY is_below, coalesce(kind = 'AGENT', false) AND has_other_sibling, start_ns,
-        coalesce(kind = 'AGENT', false) DESC, span_id
+      ORDER BY is_below, is_beginning AND has_other_sibling, start_ns, is_beginning DESC, span_id
     ) AS place
   FROM (
     SELECT
       inside.*, around.span_id IS NOT NULL AS is_below,
       min(inside.start_time) OVER (PARTITION BY inside.trace_id) AS first_time,
       min(inside.start_ns) OVER (PARTITION BY inside.trace_id) AS first_ns,
-      bool_or(coalesce(inside.kind, '') <> 'AGENT')
-        OVER (PARTITION BY inside.trace_id, inside.parent_span_id) AS has_other_sibling
-    FROM spans AS inside LEFT JOIN (
+      bool_or(NOT inside.is_beginning) OVER (PARTITION BY inside.trace_id, inside.parent_span_id) AS has_other_sibling
+    FROM (
+      SELECT *, coalesce(kind = 'AGENT' AND attributes LIKE '%"rollout.begins_trajectory":true%', false) AS is_beginning
+      FROM spans
+    ) AS inside LEFT JOIN (
       SELECT trace_id, span_id FROM spans
       WHERE validate IS NOT NULL AND trace_id IN (SELECT trace_id FROM unended_traces)
     ) AS around ON inside.trace_id = around.trace_id AND inside.parent_span_id = around.span_id
