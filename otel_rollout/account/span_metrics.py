@@ -171,7 +171,8 @@ class SpanMetrics:
         """Return the label that a failed span has."""
         if not span.has_failed:
             return {}
-        return {semconv.ERROR_TYPE: self._bounded(attributes, semconv.ERROR_TYPE, OTHER)}
+        raised = span.raised.get(semconv.EXCEPTION_TYPE, OTHER)
+        return {semconv.ERROR_TYPE: self._bounded(attributes, semconv.ERROR_TYPE, raised)}
 
     def _bounded(self, attributes: Mapping[str, Any], name: str, default: str = OTHER) -> str:
         """Return an attribute's text, or OTHER after _MAX_NAMES different texts."""

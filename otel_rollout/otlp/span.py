@@ -234,6 +234,11 @@ class Span:
         return self.message if self.status == ERROR else ""
 
     @property
+    def raised(self) -> Mapping[str, Any]:
+        """Attributes of the exception that was recorded last; nothing without one."""
+        return next((event.attributes for event in reversed(self.events) if event.name == "exception"), {})
+
+    @property
     def has_local_parent(self) -> bool:
         """Whether the span says that its parent is a span of its own process."""
         return bool(self.parent_id) and self.flags & (HAS_IS_REMOTE | IS_REMOTE) == HAS_IS_REMOTE

@@ -118,6 +118,8 @@ def _row_of(span: Span, of_resource: Row) -> Row:
     attributes = span.attributes
     row = _of_fields(span) | of_resource
     others = _without_held(row, attributes, OF_SPAN)
+    if "kind" in row and (kind := row["kind"].upper()) in semconv.SPAN_KINDS:
+        row["kind"] = kind
     _add_sample_index(row, others)
     _add_steps_in_text(row, others)
     _add_content_types(row, others)
@@ -273,11 +275,8 @@ def _add_error(row: Row, others: dict[str, Any], span: Span) -> None:
         row["error_type"] = type_
         del others[semconv.ERROR_TYPE]
     if span.has_failed:
-        raised: Mapping[str, Any] = next(
-            (event.attributes for event in reversed(span.events) if event.name == "exception"), {}
-        )
-        row.setdefault("error_type", _text(raised.get(semconv.EXCEPTION_TYPE)))
-        row["error_message"] = _text(span.message or raised.get(semconv.EXCEPTION_MESSAGE))
+        row.setdefault("error_type", _text(span.raised.get(semconv.EXCEPTION_TYPE)))
+        row["error_message"] = _text(span.message or span.raised.get(semconv.EXCEPTION_MESSAGE))
 
 
 def _text(value: Any) -> str | None:

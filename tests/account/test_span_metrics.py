@@ -37,6 +37,9 @@ def test_meter_provider_gets_model_calls_tools_trajectories_and_rewards() -> Non
         f"gen_ai.client.token.usage {CALL} gen_ai.token.type=output {validation}": [2, 6],
         f"rollout.reply.truncated {CALL} {training}": 1,
         f"rollout.tool.duration error.type=ZeroDivisionError gen_ai.tool.name=calculator {training}": 1,
+        f"rollout.tool.duration error.type=KeyError gen_ai.tool.name=lookup {training}": 1,
+        f"rollout.tool.duration gen_ai.tool.name=lookup {training}": 1,
+        f"rollout.tool.duration gen_ai.tool.name=lookup {validation}": 1,
         f"rollout.tool.duration gen_ai.tool.name=calculator {training}": 1,
         f"rollout.tool.duration gen_ai.tool.name=calculator {validation}": 1,
         f"rollout.trajectory.duration {training}": 1,
@@ -50,7 +53,7 @@ def test_meter_provider_gets_model_calls_tools_trajectories_and_rewards() -> Non
         f"rollout.reward.sum {training}": 0.5,
         f"rollout.reward.sum {validation}": 1.0,
     }
-    assert bounded == [3 + 64 + 1, True]
+    assert bounded == [6 + 64 + 1, True]
 
 
 def test_without_the_setting_spans_are_not_measured() -> None:

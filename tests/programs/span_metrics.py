@@ -38,6 +38,14 @@ def call_tool(name: str, arguments: dict[str, int]) -> float:
     return arguments["a"] / arguments["b"]
 
 
+def library_tool(index: int) -> None:
+    """Fail once in another library's span, which names the error in its event alone."""
+    named = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "lookup"}
+    with trace.get_tracer("library").start_as_current_span("execute_tool lookup", attributes=named):
+        if index == 2:
+            raise KeyError("wool")
+
+
 def some_tool() -> None:
     """Do nothing."""
 
@@ -73,6 +81,8 @@ def rollout(index: int) -> None:
         client("stop")
         with contextlib.suppress(ZeroDivisionError):
             call_tool("calculator", {"a": 1, "b": index})
+        with contextlib.suppress(KeyError):
+            library_tool(index)
         client("length" if index == 0 else "stop")
         score("reward", -0.5 if index == 0 else 1.0)
         score("other", 7.0)
@@ -86,6 +96,7 @@ def main() -> None:
     """Record two runs, and print what was measured at the end of each."""
     reader = InMemoryMetricReader()
     metrics.set_meter_provider(MeterProvider([reader]))
+    otel_rollout.instrument()
     for index in range(3):
         with contextlib.suppress(LookupError):
             rollout(index)

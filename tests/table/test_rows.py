@@ -574,6 +574,14 @@ def test_integer_in_text_is_in_the_column(name: str, column: str) -> None:
     assert (span_of(dict.fromkeys(schema.NAMES) | row).attributes or {})[name] == "-3"
 
 
+def test_kind_is_that_of_openinference_in_any_case() -> None:
+    """As in metrics and in MLflow; another library's own kind stays."""
+    kinds = [
+        row_of(span({"openinference.span.kind": kind}))["kind"] for kind in ("llm", "Tool", "guard rail")
+    ]
+    assert kinds == ["LLM", "TOOL", "guard rail"]
+
+
 @pytest.mark.parametrize("count", [5.0, "5"])
 def test_count_of_tokens_that_is_no_integer_counts_on_a_span_of_any_library(count: Any) -> None:
     """As in traces that come back from MLflow, which does not keep the name of the library."""
