@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 
 import orjson
 
+from otel_rollout.otlp import response_items
 from otel_rollout.otlp.messages import read_json
 
 ChatMessage: TypeAlias = dict[str, Any]
@@ -175,7 +176,8 @@ def of_genai(value: Any, role: str) -> list[ChatMessage]:
         messages = [messages]
     if not isinstance(messages, (list, tuple)):
         return [{"role": role, "content": messages}] if isinstance(messages, str) and messages else []
-    return [made for message in messages if isinstance(message, Mapping) for made in _of_genai(message, role)]
+    entries = response_items.joined([entry for entry in messages if isinstance(entry, Mapping)], role)
+    return [made for entry in entries for made in _of_genai(entry, role)]
 
 
 def of_instructions(value: Any) -> list[ChatMessage]:
@@ -192,7 +194,7 @@ def _of_genai(message: Mapping[str, Any], role: str) -> Iterator[ChatMessage]:
     if not isinstance(listed, (list, tuple)):
         listed = message.get("content")
         if not isinstance(listed, list) or not _have_calls(listed):
-            yield _of_item(message, role)
+            yield {**message, "role": _role(message, role)}
             return
     parts: list[Any] = []
     calls: list[dict[str, Any]] = []
@@ -219,18 +221,6 @@ def _have_calls(parts: Sequence[Any]) -> bool:
     """Return whether a message's content holds tool calls or results, as Anthropic's API has them."""
     types = (part.get("type") for part in parts if isinstance(part, Mapping))
     return any(type_ in ("tool_use", "tool_result") for type_ in types)
-
-
-def _of_item(item: Mapping[str, Any], role: str) -> ChatMessage:
-    """Convert a message without parts, or an item of the Responses API without a role."""
-    type_ = None if item.get("role") else item.get("type")
-    if type_ == "function_call_output":
-        return _message({"tool_call_id": item.get("call_id")}, "tool", item.get("output"), ())
-    if type_ == "function_call":
-        call = _call(item.get("call_id"), item.get("name"), item.get("arguments"))
-        return _message({}, "assistant", None, [call])
-    role = "assistant" if type_ == "reasoning" else role
-    return {**item, "role": _role(item, role)}
 
 
 def _part(part: Any) -> Any:

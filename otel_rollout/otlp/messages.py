@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import orjson
 
 from otel_rollout.base import semconv
-from otel_rollout.otlp import streams
+from otel_rollout.otlp import response_items, streams
 
 _CONVERSATION_NAMES: Final = ("messages", "raw_prompt", "input", "prompt", "contents")
 """Names of arguments that hold the conversation, in order of preference."""
@@ -186,13 +186,13 @@ def roles_in(conversation: Any) -> Iterator[str]:
     if not isinstance(conversation, list):
         yield from (message.role for message in messages_in(conversation, "user"))
         return
-    for entry in conversation:
+    for entry in response_items.joined(conversation, "user"):
         if not isinstance(entry, dict):
             return
         role = entry.get("role")
         if isinstance(role, str) and isinstance(entry.get("content"), str):
             yield role
-        elif _is_message(entry):
+        elif "role" in entry:
             yield from (message.role for message in _message(entry, "user"))
         else:
             return
@@ -253,8 +253,9 @@ def messages_in(value: Any, role: str) -> Iterator[Message]:
     elif isinstance(value, list):
         if ids_in(value):
             return
-        if value and all(isinstance(entry, Mapping) and _is_message(entry) for entry in value):
-            for entry in value:
+        entries = response_items.joined(value, role)
+        if value and all(isinstance(entry, Mapping) and "role" in entry for entry in entries):
+            for entry in entries:
                 yield from _message(entry, role)
         elif value and all(isinstance(entry, str) for entry in value):
             yield from (Message(role, entry) for entry in value)
@@ -272,8 +273,10 @@ def _in_mapping(value: Mapping[str, Any], role: str) -> Iterator[Message]:
         for choice in choices:
             content = choice.get("message", choice.get("text")) if isinstance(choice, Mapping) else choice
             yield from messages_in(content, role)
-    elif _is_message(value):
+    elif "role" in value:
         yield from _message(value, role)
+    elif response_items.is_item(value):
+        yield from messages_in([value], role)
     elif isinstance(value.get("message"), (Mapping, str)):
         yield from messages_in(value["message"], role)
     elif isinstance(listed := value.get("messages", value.get("output")), list):  # "output": OpenAI Responses
@@ -286,21 +289,11 @@ def _in_mapping(value: Mapping[str, Any], role: str) -> Iterator[Message]:
             yield Message(role, as_text(dict(value)))
 
 
-def _is_message(entry: Mapping[str, Any]) -> bool:
-    return "role" in entry or entry.get("type") in ("function_call", "function_call_output")
-
-
 def _message(entry: Mapping[str, Any], default_role: str) -> Iterator[Message]:
     """Read a message of OpenAI's, Anthropic's or OpenTelemetry's shape.
 
     Tool results inside the message become separate messages after it.
     """
-    if entry.get("type") == "function_call":
-        yield Message("assistant", calls=(_call(entry),))
-        return
-    if entry.get("type") == "function_call_output":
-        yield Message("tool", as_text(entry.get("output")), call_id=str(entry.get("call_id") or ""))
-        return
     role = str(entry.get("role") or default_role)
     role = "tool" if role in TOOL_ROLES else role
     content = entry.get("content", entry.get("parts"))

@@ -151,6 +151,49 @@ def test_tool_calls_of_each_supported_shape_are_read(answer: Any) -> None:
     assert turn.calls == (Call("add", {"a": 1}, "c"),)
 
 
+def item(type_: str, **fields: Any) -> dict[str, Any]:
+    """Return an item of OpenAI's Responses API."""
+    return {"type": type_, **fields}
+
+
+THOUGHT = item("reasoning", id="r", summary=[{"type": "summary_text", "text": "Where?"}])
+SPOKEN = item("message", role="assistant", content=[{"type": "output_text", "text": "I look."}])
+ASKING = [item("function_call", call_id=id_, name="search", arguments="{}") for id_ in "ab"]
+FOUND = [item("function_call_output", call_id=id_, output=f"found {id_}") for id_ in "ab"]
+
+
+def test_items_of_a_reply_are_one_message_in_the_reply_and_in_the_next_context() -> None:
+    """Reasoning, text and calls of the Responses API; empty reasoning, as is usual, says nothing."""
+    empty = item("reasoning", id="r", summary=[], encrypted_content="x")
+    for thought, text in ((THOUGHT, "<think>\nWhere?\n</think>\nI look."), (empty, "I look.")):
+        replied = [thought, SPOKEN, *ASKING]
+        asked = [user("Hi")]
+        again = [*asked, *replied, *FOUND]
+        found = shown(
+            [
+                line(2, {"input": asked}, {"object": "response", "output": replied}),
+                line(3, {"input": again}, {"object": "response", "output": [empty, SPOKEN]}),
+            ]
+        )
+        assert messages_of(found.turns) == [
+            ("user", "Hi"), ("assistant", text), ("tool", "found a"), ("tool", "found b"),
+            ("assistant", "I look."),
+        ]  # fmt: skip
+        assert not any(turn.note for turn in found.turns)
+        _, called, *results, _ = chat_of(found)
+        assert [call["id"] for call in called["tool_calls"]] == ["a", "b"]
+        assert [result["tool_call_id"] for result in results] == ["a", "b"]
+
+
+def test_item_without_text_leaves_the_others_readable() -> None:
+    """Its type is shown, and the conversation is no training data, because a part of it is unknown."""
+    search = item("web_search_call", id="w", status="completed")
+    found = shown([line(2, {"input": "Hi"}, {"output": [search, THOUGHT, SPOKEN]})])
+    text = "<think>\nWhere?\n</think>\n[web_search_call]\nI look."
+    assert messages_of(found.turns) == [("user", "Hi"), ("assistant", text)]
+    assert not chat_of(found)
+
+
 def test_calls_and_results_of_openais_older_api_are_those_of_tools() -> None:
     """A reply's `function_call` is a tool call, and a message of the role `function` is its result."""
     function = {"name": "add", "arguments": '{"a": 1}'}
