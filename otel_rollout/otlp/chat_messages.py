@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 import orjson
 
 from otel_rollout.otlp import response_items
-from otel_rollout.otlp.messages import read_json
+from otel_rollout.otlp.messages import REASONING_PARTS, read_json
 
 ChatMessage: TypeAlias = dict[str, Any]
 
@@ -22,7 +22,6 @@ _MAX_DIGITS: Final = 9
 """Maximum digits of an index in an attribute's name. Entries with a longer index are ignored."""
 _RESULT_PARTS: Final = ("tool_call_response", "tool_result")
 _CALL_PARTS: Final = ("tool_call", "tool_use")
-_REASONING_PARTS: Final = ("reasoning", "thinking")
 _SMOLAGENTS_CALL: Final = "tool-call"
 _SMOLAGENTS_RESULT: Final = "tool-response"
 _MAX_CALL_CHARS: Final = 1 << 16
@@ -94,7 +93,7 @@ def _of_openinference(message: Mapping[str, Any], role: str) -> ChatMessage:
     if message.get("function_call_name"):
         calls.append(_call("", message["function_call_name"], message.get("function_call_arguments_json")))
     content: Any = message.get("content")
-    reasoning = ""
+    reasoning: list[str] = []
     parts: list[Any] = []
     for entry in _numbered(message.get("contents")):
         described = entry.get("message_content")
@@ -102,8 +101,8 @@ def _of_openinference(message: Mapping[str, Any], role: str) -> ChatMessage:
         if isinstance(entry.get("tool_call"), Mapping):  # Anthropic's: also among the tool calls
             call = _flat_call(entry["tool_call"])
             calls += [call] if call.get("id") not in [known.get("id") for known in calls] else []
-        elif part.get("type") in _REASONING_PARTS:
-            reasoning += str(part.get("text") or "")
+        elif part.get("type") in REASONING_PARTS:
+            reasoning.append(str(part.get("text") or ""))
         elif url := within(part, "image", "image", "url"):
             parts.append({"type": "image_url", "image_url": {"url": url}})
         elif part:
@@ -199,20 +198,20 @@ def _of_genai(message: Mapping[str, Any], role: str) -> Iterator[ChatMessage]:
     parts: list[Any] = []
     calls: list[dict[str, Any]] = []
     results: list[ChatMessage] = []
-    reasoning = ""
+    reasoning: list[str] = []
     for part in listed:
         type_ = part.get("type") if isinstance(part, Mapping) else None
         if type_ in _CALL_PARTS:
             calls.append(_call(part.get("id"), part.get("name"), part.get("arguments", part.get("input"))))
         elif type_ in _RESULT_PARTS:
             results.append(_result(part))
-        elif type_ in _REASONING_PARTS:
-            reasoning += str(part.get("content") or part.get("thinking") or "")
+        elif type_ in REASONING_PARTS:
+            reasoning.append(str(part.get("content") or part.get("thinking") or ""))
         else:
             parts.append(_part(part))
     if not calls and isinstance(message.get("tool_calls"), list):  # LiteLLM's
         calls = message["tool_calls"]
-    is_told = bool(parts or calls or reasoning or not results)
+    is_told = bool(parts or calls or any(reasoning) or not results)
     told = [_message(message, role, parts, calls, reasoning=reasoning)] if is_told else []
     yield from (told + results if calls else results + told)  # results follow the calls that they answer
 
@@ -347,11 +346,12 @@ def _role(message: Mapping[str, Any], default: str) -> str:
 
 
 def _message(
-    source: Mapping[str, Any], role: str, content: Any, calls: Sequence[Any], reasoning: str = ""
+    source: Mapping[str, Any], role: str, content: Any, calls: Sequence[Any], reasoning: Sequence[str] = ()
 ) -> ChatMessage:
     made: ChatMessage = {"role": _role(source, role), "content": _content(content)}
-    if reasoning or isinstance(source.get("reasoning_content"), str):
-        made["reasoning_content"] = reasoning or source["reasoning_content"]
+    thought = "\n".join(filter(None, reasoning))
+    if thought or isinstance(source.get("reasoning_content"), str):
+        made["reasoning_content"] = thought or source["reasoning_content"]
     if calls:
         made["tool_calls"] = list(calls)
         made["content"] = made["content"] or None

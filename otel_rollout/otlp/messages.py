@@ -35,11 +35,14 @@ _MAX_CUT_CHARS: Final = 64
 """Maximum characters of the end that ``_CUT`` matches."""
 _BESIDE_MESSAGE: Final = frozenset({"choices", "stop_reason", "tool_call_id", *_REPLY_ID_NAMES})
 """Keys of a reply that the short way in :func:`reply_of` does not read."""
+_REASONING_NAMES: Final = ("reasoning_content", "reasoning", "thinking")
+"""Fields of a message that hold the model's reasoning: OpenAI's form, that of OpenRouter and vLLM, Ollama."""
 _MODEL_ROLES: Final = ("assistant", "model", "ai")
 TOOL_ROLES: Final = ("tool", "function", "ipython")
 """Roles of a tool's result: today's, that of OpenAI's older API, and Llama's."""
 _ASKING_PARTS: Final = ("tool_use", "tool_call")
 _RESULT_PARTS: Final = ("tool_result", "tool_call_response")
+REASONING_PARTS: Final = ("reasoning", "thinking")
 _CALL_PARTS: Final = _ASKING_PARTS + _RESULT_PARTS
 """Types of message parts that hold tool calls or their results."""
 _TOOL_RESPONSE: Final = re.compile(r"<tool_response>(.*?)(?:</tool_response>|\Z)", re.DOTALL)
@@ -292,7 +295,7 @@ def _in_mapping(value: Mapping[str, Any], role: str) -> Iterator[Message]:
 def _message(entry: Mapping[str, Any], default_role: str) -> Iterator[Message]:
     """Read a message of OpenAI's, Anthropic's or OpenTelemetry's shape.
 
-    Tool results inside the message become separate messages after it.
+    Tool results inside the message become separate messages: after it if it has tool calls, else before it.
     """
     role = str(entry.get("role") or default_role)
     role = "tool" if role in TOOL_ROLES else role
@@ -300,23 +303,26 @@ def _message(entry: Mapping[str, Any], default_role: str) -> Iterator[Message]:
     asked = [*_list(entry.get("tool_calls")), entry.get("function_call")]
     calls = [_call(call) for call in asked if isinstance(call, Mapping)]
     results: list[Message] = []
-    reasoning = entry.get("reasoning_content") or entry.get("reasoning")
-    texts = [f"<think>\n{reasoning}\n</think>"] if isinstance(reasoning, str) else []
+    thoughts = [entry[name] for name in _REASONING_NAMES if isinstance(entry.get(name), str)]
+    thoughts = list(filter(None, thoughts))[:1]
+    texts: list[str] = []
     for part in content if isinstance(content, list) else [content]:
         type_ = part.get("type") if isinstance(part, Mapping) else None
         if type_ in _ASKING_PARTS:
             calls.append(_call(part))
         elif type_ in _RESULT_PARTS:
-            result = as_text(_joined(part.get("content", part.get("response", part.get("result")))))
+            body = part.get("content", part.get("response", part.get("result")))
+            result = "\n".join(map(_part_text, body)) if isinstance(body, list) else as_text(body)
             call_id = part.get("tool_use_id") or part.get("tool_call_id") or part.get("id")
-            results.append(Message("tool", result, call_id=str(call_id or "")))
+            results.append(Message("tool", result, (), str(call_id or ""), _is_whole([result], body)))
         else:
-            texts.append(_part_text(part))
-    text = "\n".join(filter(None, texts))
-    if text or calls or not results:
-        is_whole = not is_cut(text) and not any(map(_lacks_text, _list(content)))
-        yield Message(role, text, tuple(calls), str(entry.get("tool_call_id") or ""), is_whole)
-    yield from results
+            (thoughts if type_ in REASONING_PARTS else texts).append(_part_text(part))
+    is_whole = _is_whole([*thoughts, *texts], content)
+    thought = "\n".join(filter(None, thoughts))
+    text = "\n".join(filter(None, (thought and f"<think>\n{thought}\n</think>", *texts)))
+    message = Message(role, text, tuple(calls), str(entry.get("tool_call_id") or ""), is_whole)
+    told = [message] if text or calls or not results else []
+    yield from (*told, *results) if calls else (*results, *told)
 
 
 def is_cut(text: str) -> bool:
@@ -328,14 +334,15 @@ def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _joined(content: Any) -> Any:
-    return "\n".join(map(_part_text, content)) if isinstance(content, list) else content
+def _is_whole(texts: Sequence[str], content: Any) -> bool:
+    """Return whether no text of a content is cut, and each of its parts has a text."""
+    return not any(map(is_cut, texts)) and not any(map(_lacks_text, _list(content)))
 
 
 def _part_text(part: Any) -> str:
     """Return a message part's text; ``[type]`` for parts without text, such as images."""
     if isinstance(part, Mapping):
-        for name in ("text", "content", "thinking"):
+        for name in ("text", "content", *REASONING_PARTS):
             if isinstance(part.get(name), str):
                 return str(part[name])
         return f"[{part['type']}]" if isinstance(part.get("type"), str) else as_text(dict(part))

@@ -151,6 +151,44 @@ def test_tool_calls_of_each_supported_shape_are_read(answer: Any) -> None:
     assert turn.calls == (Call("add", {"a": 1}, "c"),)
 
 
+REASONED = {
+    "DeepSeek": {"content": "42", "reasoning_content": "6 * 7"},
+    "vLLM": {"content": "42", "reasoning_content": "", "reasoning": "6 * 7"},
+    "Ollama": {"content": "42", "thinking": "6 * 7"},
+    "Anthropic": {"content": [{"type": "thinking", "thinking": "6 * 7"}, {"type": "text", "text": "42"}]},
+    "OpenTelemetry": {
+        "parts": [{"type": "reasoning", "content": "6 * 7"}, {"type": "text", "content": "42"}]
+    },
+    "LangChain": {"content": [{"type": "reasoning", "reasoning": "6 * 7"}, {"type": "text", "text": "42"}]},
+}
+
+
+@pytest.mark.parametrize("said", REASONED.values(), ids=REASONED)
+def test_reasoning_of_each_supported_shape_has_one_form(said: dict[str, Any]) -> None:
+    """Training data tells what a model thinks from what it answers, as chat templates do."""
+    replied = {"role": "assistant", **said}
+    again = [user("6 * 7?"), replied, user("Sure?")]
+    found = shown(
+        [line(2, {"messages": again[:1]}, replied), line(3, {"messages": again}, assistant("Yes."))]
+    )
+    text = "<think>\n6 * 7\n</think>\n42"
+    expected = [("user", "6 * 7?"), ("assistant", text), ("user", "Sure?"), ("assistant", "Yes.")]
+    assert messages_of(found.turns) == expected
+    assert [(message["role"], message["content"]) for message in chat_of(found)] == expected
+
+
+def test_results_come_before_the_text_that_was_sent_with_them() -> None:
+    """Results in Anthropic's message of the user follow the calls that they answer."""
+    uses = [{"type": "tool_use", "id": id_, "name": "search", "input": {}} for id_ in "ab"]
+    results = [{"type": "tool_result", "tool_use_id": id_, "content": f"found {id_}"} for id_ in "ab"]
+    asked = {"role": "assistant", "content": uses}
+    told = {"role": "user", "content": [*results, {"type": "text", "text": "Go on."}]}
+    found = shown([line(2, {"messages": [user("Hi"), asked, told]}, assistant("Done."))])
+    expected = ["Hi", "", "found a", "found b", "Go on.", "Done."]
+    assert [message["content"] for message in chat_of(found)] == expected
+    assert [turn.text for turn in found.turns] == expected
+
+
 def item(type_: str, **fields: Any) -> dict[str, Any]:
     """Return an item of OpenAI's Responses API."""
     return {"type": type_, **fields}
