@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from otel_rollout.base import semconv
-from otel_rollout.look.conversation import excerpt, formatting, page, terminal
+from otel_rollout.look.conversation import atif, excerpt, formatting, page, terminal
 from otel_rollout.look.conversation.comparison import Comparison, compare
 from otel_rollout.look.conversation.conversation import Conversation
 from otel_rollout.look.conversation.training_data import chat_of
@@ -253,9 +253,30 @@ def test_calls_and_results_of_openais_older_api_are_those_of_tools() -> None:
     assert found.turns[1].calls == (Call("add", {"a": 1}),)
     _, called, result, _ = chat_of(found)
     assert called["tool_calls"] == [
-        {"id": "", "type": "function", "function": {"name": "add", "arguments": '{"a":1}'}}
+        {"id": "2-1", "type": "function", "function": {"name": "add", "arguments": '{"a":1}'}}
     ]
-    assert result == {"role": "tool", "content": "2"}
+    assert result == {"role": "tool", "content": "2", "tool_call_id": "2-1"}
+
+
+def test_calls_without_ids_get_the_same_ids_in_training_data_and_in_atif() -> None:
+    """Ollama's calls have none; a result is that of the first call without one."""
+    calls = [{"function": {"name": name, "arguments": {"n": 1}}} for name in ("add", "halve")]
+    asking = {"role": "assistant", "content": "", "tool_calls": calls}
+    results = [{"role": "tool", "tool_name": name, "content": name} for name in ("add", "halve")]
+    said = [user("Hi"), asking, *results]
+    twice = [*said, asking, *results]
+    found = shown(
+        [
+            line(2, {"messages": said[:1]}, {"message": asking, "done": True}),
+            line(3, {"messages": said}, {"message": asking, "done": True}),
+            line(4, {"messages": twice}, {"message": assistant("Done."), "done": True}),
+        ]
+    )
+    chat, steps = chat_of(found), atif.document_of(found)["steps"]
+    asked = [call["id"] for message in chat for call in message.get("tool_calls", ())]
+    answered = [message["tool_call_id"] for message in chat if message["role"] == "tool"]
+    assert asked == answered == ["2-1", "2-2", "3-1", "3-2"]
+    assert [call["tool_call_id"] for step in steps for call in step.get("tool_calls", ())] == asked
 
 
 def test_a_tool_that_is_called_by_its_name_shows_what_stands_beside_its_arguments() -> None:
