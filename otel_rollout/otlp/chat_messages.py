@@ -14,14 +14,13 @@ from typing import Any, Final, TypeAlias
 import orjson
 
 from otel_rollout.otlp import response_items
-from otel_rollout.otlp.messages import REASONING_PARTS, read_json
+from otel_rollout.otlp.message_parts import CALL_PARTS, REASONING_PARTS, RESULT_PARTS
+from otel_rollout.otlp.messages import read_json
 
 ChatMessage: TypeAlias = dict[str, Any]
 
 _MAX_DIGITS: Final = 9
 """Maximum digits of an index in an attribute's name. Entries with a longer index are ignored."""
-_RESULT_PARTS: Final = ("tool_call_response", "tool_result")
-_CALL_PARTS: Final = ("tool_call", "tool_use")
 _SMOLAGENTS_CALL: Final = "tool-call"
 _SMOLAGENTS_RESULT: Final = "tool-response"
 _MAX_CALL_CHARS: Final = 1 << 16
@@ -201,9 +200,9 @@ def _of_genai(message: Mapping[str, Any], role: str) -> Iterator[ChatMessage]:
     reasoning: list[str] = []
     for part in listed:
         type_ = part.get("type") if isinstance(part, Mapping) else None
-        if type_ in _CALL_PARTS:
+        if type_ in CALL_PARTS:
             calls.append(_call(part.get("id"), part.get("name"), part.get("arguments", part.get("input"))))
-        elif type_ in _RESULT_PARTS:
+        elif type_ in RESULT_PARTS:
             results.append(_result(part))
         elif type_ in REASONING_PARTS:
             reasoning.append(str(part.get("content") or part.get("thinking") or ""))

@@ -5,7 +5,6 @@ Supported values are messages of OpenAI, Anthropic, Ollama and OpenTelemetry, pr
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +14,9 @@ import orjson
 
 from otel_rollout.base import semconv
 from otel_rollout.otlp import response_items, streams
+from otel_rollout.otlp.message_parts import CALL_PARTS, REASONING_PARTS, RESULT_PARTS, is_whole, text_of
+from otel_rollout.otlp.message_parts import as_text as as_text
+from otel_rollout.otlp.message_parts import is_cut as is_cut
 
 _CONVERSATION_NAMES: Final = ("messages", "raw_prompt", "input", "prompt", "contents")
 """Names of arguments that hold the conversation, in order of preference."""
@@ -29,10 +31,6 @@ _MESSAGE_HEADER: Final = re.compile(
 _MESSAGE_END: Final = re.compile(
     r"(?:<\|im_end\|>|<\|eot_id\|>|<\|endoftext\|>)\s*$|^\s*(?:<\|im_end\|>|<\|eot_id\|>)"
 )
-_CUT: Final = re.compile(r"… \(\d+ more (?:characters|items)\)$")
-"""Pattern of the end of a value that was too large to record."""
-_MAX_CUT_CHARS: Final = 64
-"""Maximum characters of the end that ``_CUT`` matches."""
 _BESIDE_MESSAGE: Final = frozenset({"choices", "stop_reason", "tool_call_id", *_REPLY_ID_NAMES})
 """Keys of a reply that the short way in :func:`reply_of` does not read."""
 _REASONING_NAMES: Final = ("reasoning_content", "reasoning", "thinking")
@@ -40,11 +38,6 @@ _REASONING_NAMES: Final = ("reasoning_content", "reasoning", "thinking")
 _MODEL_ROLES: Final = ("assistant", "model", "ai")
 TOOL_ROLES: Final = ("tool", "function", "ipython")
 """Roles of a tool's result: today's, that of OpenAI's older API, and Llama's."""
-_ASKING_PARTS: Final = ("tool_use", "tool_call")
-_RESULT_PARTS: Final = ("tool_result", "tool_call_response")
-REASONING_PARTS: Final = ("reasoning", "thinking")
-_CALL_PARTS: Final = _ASKING_PARTS + _RESULT_PARTS
-"""Types of message parts that hold tool calls or their results."""
 _TOOL_RESPONSE: Final = re.compile(r"<tool_response>(.*?)(?:</tool_response>|\Z)", re.DOTALL)
 """Pattern of a tool's result in a rendered prompt; the end is missing if a limit cut the text."""
 
@@ -89,7 +82,8 @@ class Request:
         prompt_text: text of the prompt, from token ``text_start`` on.
         text_start: index of the first token whose text is in ``prompt_text``.
         shared_ids: tokens of an earlier call that precede ``prompt_ids``; None without such tokens.
-        shared_messages: messages of an earlier call that precede ``messages``; None without such messages.
+        shared_messages: messages of an earlier call that precede ``recorded``; None without such messages.
+        recorded: the messages as recorded; one may hold several of ``messages``.
     """
 
     messages: tuple[Message, ...] = ()
@@ -98,6 +92,7 @@ class Request:
     text_start: int = 0
     shared_ids: Shared | None = None
     shared_messages: Shared | None = None
+    recorded: Sequence[Any] = ()
 
 
 @dataclass(frozen=True)
@@ -138,16 +133,6 @@ def read_json(text: str) -> Any:
         return text
 
 
-def as_text(value: Any) -> str:
-    """Return a value as text: a string unchanged, None as an empty string, other values as JSON."""
-    if value is None or isinstance(value, str):
-        return value or ""
-    try:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
-    except RecursionError:
-        return "(nested too deeply)"
-
-
 def key_of(message: Message) -> str:
     """Return a key of a message; equal messages have equal keys."""
     calls = [[call.name, call.arguments, call.id] for call in message.calls]
@@ -164,14 +149,15 @@ def request_of(value: Any, further: Any = None) -> Request:
     """
     named = value if isinstance(value, Mapping) else {}
     conversation = further or conversation_in(value)
-    found = tuple(messages_in(conversation, "user"))
+    found, recorded = tuple(messages_in(conversation, "user")), _list(conversation)
     ids = _argument(named, ("prompt_ids",))
     if isinstance(ids, Mapping) and isinstance(shared := ids.get("shared"), int):  # as exported
-        return Request(found, ids_in(ids.get("new")), shared_ids=Shared(str(ids.get("continues")), shared))
+        shared_ids = Shared(str(ids.get("continues")), shared)
+        return Request(found, ids_in(ids.get("new")), shared_ids=shared_ids, recorded=recorded)
     prompt_ids = ids_in(ids) or ids_in(conversation)
     if named and not found and not prompt_ids:
         found = (Message("input", as_text(dict(named))),)
-    return Request(found, prompt_ids)
+    return Request(found, prompt_ids, recorded=recorded)
 
 
 def asked_in(value: Any) -> tuple[Message, ...]:
@@ -303,56 +289,30 @@ def _message(entry: Mapping[str, Any], default_role: str) -> Iterator[Message]:
     asked = [*_list(entry.get("tool_calls")), entry.get("function_call")]
     calls = [_call(call) for call in asked if isinstance(call, Mapping)]
     results: list[Message] = []
-    thoughts = [entry[name] for name in _REASONING_NAMES if isinstance(entry.get(name), str)]
-    thoughts = list(filter(None, thoughts))[:1]
+    said = (entry.get(name) for name in _REASONING_NAMES)
+    thoughts = [thought for thought in said if thought and isinstance(thought, str)][:1]
     texts: list[str] = []
     for part in content if isinstance(content, list) else [content]:
         type_ = part.get("type") if isinstance(part, Mapping) else None
-        if type_ in _ASKING_PARTS:
+        if type_ in CALL_PARTS:
             calls.append(_call(part))
-        elif type_ in _RESULT_PARTS:
+        elif type_ in RESULT_PARTS:
             body = part.get("content", part.get("response", part.get("result")))
-            result = "\n".join(map(_part_text, body)) if isinstance(body, list) else as_text(body)
+            result = "\n".join(map(text_of, body)) if isinstance(body, list) else as_text(body)
             call_id = part.get("tool_use_id") or part.get("tool_call_id") or part.get("id")
-            results.append(Message("tool", result, (), str(call_id or ""), _is_whole([result], body)))
+            results.append(Message("tool", result, (), str(call_id or ""), is_whole([result], body)))
         else:
-            (thoughts if type_ in REASONING_PARTS else texts).append(_part_text(part))
-    is_whole = _is_whole([*thoughts, *texts], content)
+            (thoughts if type_ in REASONING_PARTS else texts).append(text_of(part))
     thought = "\n".join(filter(None, thoughts))
     text = "\n".join(filter(None, (thought and f"<think>\n{thought}\n</think>", *texts)))
-    message = Message(role, text, tuple(calls), str(entry.get("tool_call_id") or ""), is_whole)
+    call_id = str(entry.get("tool_call_id") or "")
+    message = Message(role, text, tuple(calls), call_id, is_whole([*thoughts, *texts], content))
     told = [message] if text or calls or not results else []
     yield from (*told, *results) if calls else (*results, *told)
 
 
-def is_cut(text: str) -> bool:
-    """Return whether a text ends with the note that it was too large to record."""
-    return _CUT.search(text, max(0, len(text) - _MAX_CUT_CHARS)) is not None
-
-
 def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
-
-
-def _is_whole(texts: Sequence[str], content: Any) -> bool:
-    """Return whether no text of a content is cut, and each of its parts has a text."""
-    return not any(map(is_cut, texts)) and not any(map(_lacks_text, _list(content)))
-
-
-def _part_text(part: Any) -> str:
-    """Return a message part's text; ``[type]`` for parts without text, such as images."""
-    if isinstance(part, Mapping):
-        for name in ("text", "content", *REASONING_PARTS):
-            if isinstance(part.get(name), str):
-                return str(part[name])
-        return f"[{part['type']}]" if isinstance(part.get("type"), str) else as_text(dict(part))
-    return as_text(part)
-
-
-def _lacks_text(part: Any) -> bool:
-    """Return whether a part, such as an image, has no text. Tool calls and results are never such parts."""
-    is_typed = isinstance(part, Mapping) and isinstance(part.get("type"), str)
-    return is_typed and part["type"] not in _CALL_PARTS and _part_text(part) == f"[{part['type']}]"
 
 
 def _call(call: Mapping[str, Any]) -> Call:

@@ -778,6 +778,23 @@ def test_exported_lines_show_the_same_turns_as_recorded_ones(way: str) -> None:
     assert shown(exported).turns == shown(recorded).turns
 
 
+@pytest.mark.parametrize("way", ["tokens", "all", "whole"])
+def test_recorded_message_with_several_results_counts_once_in_a_reference(way: str) -> None:
+    """A turn refers to recorded messages, of which Anthropic's with two results is two messages and more."""
+    uses = [{"type": "tool_use", "id": id_, "name": "search", "input": {}} for id_ in "ab"]
+    results = [{"type": "tool_result", "tool_use_id": id_, "content": f"found {id_}"} for id_ in "ab"]
+    first = [user("Hi")]
+    second = [*first, {"role": "assistant", "content": uses}, {"role": "user", "content": results}]
+    third = [*second, assistant("Both."), user("Go on.")]
+    asked = (first, {"content": uses, "role": "assistant"}), (second, assistant("Both.")), (third, "Done.")
+    recorded = [line(number, {"messages": said}, reply) for number, (said, reply) in enumerate(asked, 2)]
+    rewriter = LineRewriter(Path(), way)
+    found = shown([rewriter.rewrite(raw).encoded for raw in recorded])
+    expected = ["Hi", "", "found a", "found b", "Both.", "Go on.", "Done."]
+    assert [message["content"] for message in chat_of(found)] == expected
+    assert [(turn.text, turn.note) for turn in found.turns] == [(text, "") for text in expected]
+
+
 def test_spans_that_are_parents_of_one_another_are_shown() -> None:
     """Damaged lines may name each other as parent."""
     found = shown([line(2, "One?", "Yes.", parent=3), line(3, "Two?", "No.", parent=2)])
