@@ -289,8 +289,8 @@ def _message(entry: Mapping[str, Any], default_role: str) -> Iterator[Message]:
     asked = [*_list(entry.get("tool_calls")), entry.get("function_call")]
     calls = [_call(call) for call in asked if isinstance(call, Mapping)]
     results: list[Message] = []
-    said = (entry.get(name) for name in _REASONING_NAMES)
-    thoughts = [thought for thought in said if thought and isinstance(thought, str)][:1]
+    said = [entry[name] for name in _REASONING_NAMES if entry.get(name)]
+    thoughts = [thought for thought in said if isinstance(thought, str)][:1]
     texts: list[str] = []
     for part in content if isinstance(content, list) else [content]:
         type_ = part.get("type") if isinstance(part, Mapping) else None
@@ -303,7 +303,7 @@ def _message(entry: Mapping[str, Any], default_role: str) -> Iterator[Message]:
             results.append(Message("tool", result, (), str(call_id or ""), is_whole([result], body)))
         else:
             (thoughts if type_ in REASONING_PARTS else texts).append(text_of(part))
-    thought = "\n".join(filter(None, thoughts))
+    thought = "\n".join(filter(None, thoughts)) if thoughts else ""
     text = "\n".join(filter(None, (thought and f"<think>\n{thought}\n</think>", *texts)))
     call_id = str(entry.get("tool_call_id") or "")
     message = Message(role, text, tuple(calls), call_id, is_whole([*thoughts, *texts], content))

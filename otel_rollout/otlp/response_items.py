@@ -14,7 +14,7 @@ _ITEMS: Final = ("message", "reasoning", *_CALLS, *_RESULTS)
 
 def is_item(entry: Any) -> bool:
     """Return whether a value is an item that is read."""
-    return isinstance(entry, Mapping) and entry.get("type") in _ITEMS
+    return isinstance(entry, dict) and entry.get("type") in _ITEMS
 
 
 def joined(entries: Sequence[Any], role: str) -> Sequence[Any]:
@@ -26,7 +26,7 @@ def joined(entries: Sequence[Any], role: str) -> Sequence[Any]:
         return entries
     found: list[Mapping[str, Any]] = []
     for entry in entries:
-        made = _message(entry, role) if isinstance(entry, Mapping) else {}
+        made = _message(entry, role) if isinstance(entry, dict) else {}
         if found and made.get("role") == found[-1].get("role") == _MODEL:
             made = _both(found.pop(), made)
         found.append(made)
