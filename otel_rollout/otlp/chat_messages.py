@@ -13,15 +13,14 @@ from typing import Any, Final, TypeAlias
 
 import orjson
 
+from otel_rollout.otlp import response_items
+from otel_rollout.otlp.message_parts import CALL_PARTS, REASONING_PARTS, RESULT_PARTS
 from otel_rollout.otlp.messages import read_json
 
 ChatMessage: TypeAlias = dict[str, Any]
 
 _MAX_DIGITS: Final = 9
 """Maximum digits of an index in an attribute's name. Entries with a longer index are ignored."""
-_RESULT_PARTS: Final = ("tool_call_response", "tool_result")
-_CALL_PARTS: Final = ("tool_call", "tool_use")
-_REASONING_PARTS: Final = ("reasoning", "thinking")
 _SMOLAGENTS_CALL: Final = "tool-call"
 _SMOLAGENTS_RESULT: Final = "tool-response"
 _MAX_CALL_CHARS: Final = 1 << 16
@@ -93,7 +92,7 @@ def _of_openinference(message: Mapping[str, Any], role: str) -> ChatMessage:
     if message.get("function_call_name"):
         calls.append(_call("", message["function_call_name"], message.get("function_call_arguments_json")))
     content: Any = message.get("content")
-    reasoning = ""
+    reasoning: list[str] = []
     parts: list[Any] = []
     for entry in _numbered(message.get("contents")):
         described = entry.get("message_content")
@@ -101,8 +100,8 @@ def _of_openinference(message: Mapping[str, Any], role: str) -> ChatMessage:
         if isinstance(entry.get("tool_call"), Mapping):  # Anthropic's: also among the tool calls
             call = _flat_call(entry["tool_call"])
             calls += [call] if call.get("id") not in [known.get("id") for known in calls] else []
-        elif part.get("type") in _REASONING_PARTS:
-            reasoning += str(part.get("text") or "")
+        elif part.get("type") in REASONING_PARTS:
+            reasoning.append(str(part.get("text") or ""))
         elif url := within(part, "image", "image", "url"):
             parts.append({"type": "image_url", "image_url": {"url": url}})
         elif part:
@@ -175,7 +174,8 @@ def of_genai(value: Any, role: str) -> list[ChatMessage]:
         messages = [messages]
     if not isinstance(messages, (list, tuple)):
         return [{"role": role, "content": messages}] if isinstance(messages, str) and messages else []
-    return [made for message in messages if isinstance(message, Mapping) for made in _of_genai(message, role)]
+    entries = response_items.joined([entry for entry in messages if isinstance(entry, Mapping)], role)
+    return [made for entry in entries for made in _of_genai(entry, role)]
 
 
 def of_instructions(value: Any) -> list[ChatMessage]:
@@ -192,25 +192,25 @@ def _of_genai(message: Mapping[str, Any], role: str) -> Iterator[ChatMessage]:
     if not isinstance(listed, (list, tuple)):
         listed = message.get("content")
         if not isinstance(listed, list) or not _have_calls(listed):
-            yield _of_item(message, role)
+            yield {**message, "role": _role(message, role)}
             return
     parts: list[Any] = []
     calls: list[dict[str, Any]] = []
     results: list[ChatMessage] = []
-    reasoning = ""
+    reasoning: list[str] = []
     for part in listed:
         type_ = part.get("type") if isinstance(part, Mapping) else None
-        if type_ in _CALL_PARTS:
+        if type_ in CALL_PARTS:
             calls.append(_call(part.get("id"), part.get("name"), part.get("arguments", part.get("input"))))
-        elif type_ in _RESULT_PARTS:
+        elif type_ in RESULT_PARTS:
             results.append(_result(part))
-        elif type_ in _REASONING_PARTS:
-            reasoning += str(part.get("content") or part.get("thinking") or "")
+        elif type_ in REASONING_PARTS:
+            reasoning.append(str(part.get("content") or part.get("thinking") or ""))
         else:
             parts.append(_part(part))
     if not calls and isinstance(message.get("tool_calls"), list):  # LiteLLM's
         calls = message["tool_calls"]
-    is_told = bool(parts or calls or reasoning or not results)
+    is_told = bool(parts or calls or any(reasoning) or not results)
     told = [_message(message, role, parts, calls, reasoning=reasoning)] if is_told else []
     yield from (told + results if calls else results + told)  # results follow the calls that they answer
 
@@ -219,18 +219,6 @@ def _have_calls(parts: Sequence[Any]) -> bool:
     """Return whether a message's content holds tool calls or results, as Anthropic's API has them."""
     types = (part.get("type") for part in parts if isinstance(part, Mapping))
     return any(type_ in ("tool_use", "tool_result") for type_ in types)
-
-
-def _of_item(item: Mapping[str, Any], role: str) -> ChatMessage:
-    """Convert a message without parts, or an item of the Responses API without a role."""
-    type_ = None if item.get("role") else item.get("type")
-    if type_ == "function_call_output":
-        return _message({"tool_call_id": item.get("call_id")}, "tool", item.get("output"), ())
-    if type_ == "function_call":
-        call = _call(item.get("call_id"), item.get("name"), item.get("arguments"))
-        return _message({}, "assistant", None, [call])
-    role = "assistant" if type_ == "reasoning" else role
-    return {**item, "role": _role(item, role)}
 
 
 def _part(part: Any) -> Any:
@@ -357,11 +345,12 @@ def _role(message: Mapping[str, Any], default: str) -> str:
 
 
 def _message(
-    source: Mapping[str, Any], role: str, content: Any, calls: Sequence[Any], reasoning: str = ""
+    source: Mapping[str, Any], role: str, content: Any, calls: Sequence[Any], reasoning: Sequence[str] = ()
 ) -> ChatMessage:
     made: ChatMessage = {"role": _role(source, role), "content": _content(content)}
-    if reasoning or isinstance(source.get("reasoning_content"), str):
-        made["reasoning_content"] = reasoning or source["reasoning_content"]
+    thought = "\n".join(filter(None, reasoning))
+    if thought or isinstance(source.get("reasoning_content"), str):
+        made["reasoning_content"] = thought or source["reasoning_content"]
     if calls:
         made["tool_calls"] = list(calls)
         made["content"] = made["content"] or None

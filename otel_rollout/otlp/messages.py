@@ -5,7 +5,6 @@ Supported values are messages of OpenAI, Anthropic, Ollama and OpenTelemetry, pr
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +13,10 @@ from typing import Any, Final, NamedTuple, Protocol
 import orjson
 
 from otel_rollout.base import semconv
-from otel_rollout.otlp import streams
+from otel_rollout.otlp import response_items, streams
+from otel_rollout.otlp.message_parts import CALL_PARTS, REASONING_PARTS, RESULT_PARTS, is_whole, text_of
+from otel_rollout.otlp.message_parts import as_text as as_text
+from otel_rollout.otlp.message_parts import is_cut as is_cut
 
 _CONVERSATION_NAMES: Final = ("messages", "raw_prompt", "input", "prompt", "contents")
 """Names of arguments that hold the conversation, in order of preference."""
@@ -29,19 +31,13 @@ _MESSAGE_HEADER: Final = re.compile(
 _MESSAGE_END: Final = re.compile(
     r"(?:<\|im_end\|>|<\|eot_id\|>|<\|endoftext\|>)\s*$|^\s*(?:<\|im_end\|>|<\|eot_id\|>)"
 )
-_CUT: Final = re.compile(r"… \(\d+ more (?:characters|items)\)$")
-"""Pattern of the end of a value that was too large to record."""
-_MAX_CUT_CHARS: Final = 64
-"""Maximum characters of the end that ``_CUT`` matches."""
 _BESIDE_MESSAGE: Final = frozenset({"choices", "stop_reason", "tool_call_id", *_REPLY_ID_NAMES})
 """Keys of a reply that the short way in :func:`reply_of` does not read."""
+_REASONING_NAMES: Final = ("reasoning_content", "reasoning", "thinking")
+"""Fields of a message that hold the model's reasoning: OpenAI's form, that of OpenRouter and vLLM, Ollama."""
 _MODEL_ROLES: Final = ("assistant", "model", "ai")
 TOOL_ROLES: Final = ("tool", "function", "ipython")
 """Roles of a tool's result: today's, that of OpenAI's older API, and Llama's."""
-_ASKING_PARTS: Final = ("tool_use", "tool_call")
-_RESULT_PARTS: Final = ("tool_result", "tool_call_response")
-_CALL_PARTS: Final = _ASKING_PARTS + _RESULT_PARTS
-"""Types of message parts that hold tool calls or their results."""
 _TOOL_RESPONSE: Final = re.compile(r"<tool_response>(.*?)(?:</tool_response>|\Z)", re.DOTALL)
 """Pattern of a tool's result in a rendered prompt; the end is missing if a limit cut the text."""
 
@@ -86,7 +82,8 @@ class Request:
         prompt_text: text of the prompt, from token ``text_start`` on.
         text_start: index of the first token whose text is in ``prompt_text``.
         shared_ids: tokens of an earlier call that precede ``prompt_ids``; None without such tokens.
-        shared_messages: messages of an earlier call that precede ``messages``; None without such messages.
+        shared_messages: messages of an earlier call that precede ``recorded``; None without such messages.
+        recorded: the messages as recorded; one may hold several of ``messages``.
     """
 
     messages: tuple[Message, ...] = ()
@@ -95,6 +92,7 @@ class Request:
     text_start: int = 0
     shared_ids: Shared | None = None
     shared_messages: Shared | None = None
+    recorded: Sequence[Any] = ()
 
 
 @dataclass(frozen=True)
@@ -135,16 +133,6 @@ def read_json(text: str) -> Any:
         return text
 
 
-def as_text(value: Any) -> str:
-    """Return a value as text: a string unchanged, None as an empty string, other values as JSON."""
-    if value is None or isinstance(value, str):
-        return value or ""
-    try:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
-    except RecursionError:
-        return "(nested too deeply)"
-
-
 def key_of(message: Message) -> str:
     """Return a key of a message; equal messages have equal keys."""
     calls = [[call.name, call.arguments, call.id] for call in message.calls]
@@ -161,14 +149,15 @@ def request_of(value: Any, further: Any = None) -> Request:
     """
     named = value if isinstance(value, Mapping) else {}
     conversation = further or conversation_in(value)
-    found = tuple(messages_in(conversation, "user"))
+    found, recorded = tuple(messages_in(conversation, "user")), _list(conversation)
     ids = _argument(named, ("prompt_ids",))
     if isinstance(ids, Mapping) and isinstance(shared := ids.get("shared"), int):  # as exported
-        return Request(found, ids_in(ids.get("new")), shared_ids=Shared(str(ids.get("continues")), shared))
+        shared_ids = Shared(str(ids.get("continues")), shared)
+        return Request(found, ids_in(ids.get("new")), shared_ids=shared_ids, recorded=recorded)
     prompt_ids = ids_in(ids) or ids_in(conversation)
     if named and not found and not prompt_ids:
         found = (Message("input", as_text(dict(named))),)
-    return Request(found, prompt_ids)
+    return Request(found, prompt_ids, recorded=recorded)
 
 
 def asked_in(value: Any) -> tuple[Message, ...]:
@@ -186,13 +175,13 @@ def roles_in(conversation: Any) -> Iterator[str]:
     if not isinstance(conversation, list):
         yield from (message.role for message in messages_in(conversation, "user"))
         return
-    for entry in conversation:
+    for entry in response_items.joined(conversation, "user"):
         if not isinstance(entry, dict):
             return
         role = entry.get("role")
         if isinstance(role, str) and isinstance(entry.get("content"), str):
             yield role
-        elif _is_message(entry):
+        elif "role" in entry:
             yield from (message.role for message in _message(entry, "user"))
         else:
             return
@@ -253,8 +242,9 @@ def messages_in(value: Any, role: str) -> Iterator[Message]:
     elif isinstance(value, list):
         if ids_in(value):
             return
-        if value and all(isinstance(entry, Mapping) and _is_message(entry) for entry in value):
-            for entry in value:
+        entries = response_items.joined(value, role)
+        if value and all(isinstance(entry, Mapping) and "role" in entry for entry in entries):
+            for entry in entries:
                 yield from _message(entry, role)
         elif value and all(isinstance(entry, str) for entry in value):
             yield from (Message(role, entry) for entry in value)
@@ -272,8 +262,10 @@ def _in_mapping(value: Mapping[str, Any], role: str) -> Iterator[Message]:
         for choice in choices:
             content = choice.get("message", choice.get("text")) if isinstance(choice, Mapping) else choice
             yield from messages_in(content, role)
-    elif _is_message(value):
+    elif "role" in value:
         yield from _message(value, role)
+    elif response_items.is_item(value):
+        yield from messages_in([value], role)
     elif isinstance(value.get("message"), (Mapping, str)):
         yield from messages_in(value["message"], role)
     elif isinstance(listed := value.get("messages", value.get("output")), list):  # "output": OpenAI Responses
@@ -286,73 +278,41 @@ def _in_mapping(value: Mapping[str, Any], role: str) -> Iterator[Message]:
             yield Message(role, as_text(dict(value)))
 
 
-def _is_message(entry: Mapping[str, Any]) -> bool:
-    return "role" in entry or entry.get("type") in ("function_call", "function_call_output")
-
-
 def _message(entry: Mapping[str, Any], default_role: str) -> Iterator[Message]:
     """Read a message of OpenAI's, Anthropic's or OpenTelemetry's shape.
 
-    Tool results inside the message become separate messages after it.
+    Tool results inside the message become separate messages: after it if it has tool calls, else before it.
     """
-    if entry.get("type") == "function_call":
-        yield Message("assistant", calls=(_call(entry),))
-        return
-    if entry.get("type") == "function_call_output":
-        yield Message("tool", as_text(entry.get("output")), call_id=str(entry.get("call_id") or ""))
-        return
     role = str(entry.get("role") or default_role)
     role = "tool" if role in TOOL_ROLES else role
     content = entry.get("content", entry.get("parts"))
     asked = [*_list(entry.get("tool_calls")), entry.get("function_call")]
     calls = [_call(call) for call in asked if isinstance(call, Mapping)]
     results: list[Message] = []
-    reasoning = entry.get("reasoning_content") or entry.get("reasoning")
-    texts = [f"<think>\n{reasoning}\n</think>"] if isinstance(reasoning, str) else []
+    said = [entry[name] for name in _REASONING_NAMES if entry.get(name)]
+    thoughts = [thought for thought in said if isinstance(thought, str)][:1]
+    texts: list[str] = []
     for part in content if isinstance(content, list) else [content]:
         type_ = part.get("type") if isinstance(part, Mapping) else None
-        if type_ in _ASKING_PARTS:
+        if type_ in CALL_PARTS:
             calls.append(_call(part))
-        elif type_ in _RESULT_PARTS:
-            result = as_text(_joined(part.get("content", part.get("response", part.get("result")))))
+        elif type_ in RESULT_PARTS:
+            body = part.get("content", part.get("response", part.get("result")))
+            result = "\n".join(map(text_of, body)) if isinstance(body, list) else as_text(body)
             call_id = part.get("tool_use_id") or part.get("tool_call_id") or part.get("id")
-            results.append(Message("tool", result, call_id=str(call_id or "")))
+            results.append(Message("tool", result, (), str(call_id or ""), is_whole([result], body)))
         else:
-            texts.append(_part_text(part))
-    text = "\n".join(filter(None, texts))
-    if text or calls or not results:
-        is_whole = not is_cut(text) and not any(map(_lacks_text, _list(content)))
-        yield Message(role, text, tuple(calls), str(entry.get("tool_call_id") or ""), is_whole)
-    yield from results
-
-
-def is_cut(text: str) -> bool:
-    """Return whether a text ends with the note that it was too large to record."""
-    return _CUT.search(text, max(0, len(text) - _MAX_CUT_CHARS)) is not None
+            (thoughts if type_ in REASONING_PARTS else texts).append(text_of(part))
+    thought = "\n".join(filter(None, thoughts)) if thoughts else ""
+    text = "\n".join(filter(None, (thought and f"<think>\n{thought}\n</think>", *texts)))
+    call_id = str(entry.get("tool_call_id") or "")
+    message = Message(role, text, tuple(calls), call_id, is_whole([*thoughts, *texts], content))
+    told = [message] if text or calls or not results else []
+    yield from (*told, *results) if calls else (*results, *told)
 
 
 def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
-
-
-def _joined(content: Any) -> Any:
-    return "\n".join(map(_part_text, content)) if isinstance(content, list) else content
-
-
-def _part_text(part: Any) -> str:
-    """Return a message part's text; ``[type]`` for parts without text, such as images."""
-    if isinstance(part, Mapping):
-        for name in ("text", "content", "thinking"):
-            if isinstance(part.get(name), str):
-                return str(part[name])
-        return f"[{part['type']}]" if isinstance(part.get("type"), str) else as_text(dict(part))
-    return as_text(part)
-
-
-def _lacks_text(part: Any) -> bool:
-    """Return whether a part, such as an image, has no text. Tool calls and results are never such parts."""
-    is_typed = isinstance(part, Mapping) and isinstance(part.get("type"), str)
-    return is_typed and part["type"] not in _CALL_PARTS and _part_text(part) == f"[{part['type']}]"
 
 
 def _call(call: Mapping[str, Any]) -> Call:

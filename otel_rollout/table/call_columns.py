@@ -74,7 +74,7 @@ def _add_call(row: dict[str, Any], attributes: Mapping[str, Any], found: CallCon
 
 def _request(row: Mapping[str, Any], attributes: Mapping[str, Any]) -> Any:
     """Return a model call's input; None if it holds no messages."""
-    if '"role"' not in row.get("input", ""):  # token ids, for example
+    if not any(name in row.get("input", "") for name in ('"role"', '"call_id"')):  # token ids, for example
         return None
     return _decoded(row, attributes, "input", semconv.INPUT_MIME_TYPE)
 

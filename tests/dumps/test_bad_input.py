@@ -56,12 +56,12 @@ def test_what_can_be_read_is_read(tmp_path, opened, content, trajectories, remar
 def test_a_record_of_other_types_ends_its_file_alone(tmp_path, opened):
     """What came before it and the other files are shown, and a remark names file and error."""
     line = {"_ng_task_index": 1, "_ng_rollout_index": 0, "response": {"output": []}, "reward": 1.0}
-    lines = [line, line | {"response": {"output": ["text"]}}, line]
+    lines = [line, line | {"response": {"output": 7}}, line]
     write_lines(tmp_path / "run/1.jsonl", lines)
     write_lines(tmp_path / "run/2.jsonl", [line | {"_ng_task_index": 2}])
     found = opened(tmp_path / "run")
     assert len(found.trajectories()) == 2
-    assert any("1.jsonl: the rest is not read, after AttributeError" in remark for remark in found.remarks)
+    assert any("1.jsonl: the rest is not read, after TypeError" in remark for remark in found.remarks)
 
 
 @pytest.mark.parametrize("compress", [gzip.compress, zstd.compress])

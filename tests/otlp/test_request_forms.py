@@ -96,13 +96,14 @@ def test_results_come_before_the_text_that_was_sent_with_them() -> None:
 
 
 def test_items_of_the_responses_api() -> None:
-    """Items without a role become messages of those who made them."""
+    """Items without a role become messages of those who made them; the model's items are one message."""
     call = {"type": "function_call", "call_id": "call_1", "name": "weather", "arguments": '{"city":"Oslo"}'}
     result = {"type": "function_call_output", "call_id": "call_1", "output": "21"}
-    thought = {"type": "reasoning", "summary": []}
-    found = read(ASKED, thought, call, result)
-    assert [message["role"] for message in found] == ["user", "assistant", "assistant", "tool"]
-    assert found[2:] == [ASSISTANT, RESULT]
+    thought = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Where?"}]}
+    assert read(ASKED, {"type": "reasoning", "summary": []}, call, result) == [ASKED, ASSISTANT, RESULT]
+    said = {"role": "assistant", "content": [{"type": "text", "text": "I look."}]}
+    told = {**said, "reasoning_content": "Where?", "tool_calls": [CALL, CALL]}
+    assert read(ASKED, thought, said, call, call, result, said) == [ASKED, told, RESULT, said]
 
 
 @given(st.lists(st.fixed_dictionaries({"type": st.just("text"), "text": st.text()}), max_size=3))

@@ -447,6 +447,19 @@ def test_type_of_an_input_is_told_unless_it_is_json(mime_type: str | None, shown
             {"messages": [{"role": "user", "content": [{"type": "tool_result", "content": "7"}]}]},
             (0, 0, 0, 1),
         ),
+        (
+            {
+                "input": [
+                    {"role": "user", "content": "Hi"},
+                    {"type": "reasoning", "summary": []},
+                    {"type": "message", "role": "assistant", "content": "I look."},
+                    {"type": "function_call", "call_id": "a", "name": "look", "arguments": "{}"},
+                    {"type": "function_call_output", "call_id": "a", "output": "7"},
+                ]
+            },
+            (0, 1, 1, 1),
+        ),
+        ({"input": [{"type": "function_call_output", "call_id": "a", "output": "7"}]}, (0, 0, 0, 1)),
         ({"prompt_ids": [1, 2, 3]}, (None,) * 4),
         ({"messages": []}, (None,) * 4),
         ({"messages": "a role"}, (None,) * 4),
@@ -482,6 +495,16 @@ def chunk(delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
             },
             "so",
             "max_output_tokens",
+        ),
+        (
+            {
+                "output": [
+                    {"type": "reasoning", "summary": []},
+                    {"type": "message", "role": "assistant", "content": "so"},
+                ]
+            },
+            "so",
+            None,
         ),
         (
             {"output": [{"role": "assistant", "content": "all"}], "incomplete_details": None},

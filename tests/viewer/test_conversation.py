@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from otel_rollout.base import semconv
-from otel_rollout.look.conversation import excerpt, formatting, page, terminal
+from otel_rollout.look.conversation import atif, excerpt, formatting, page, terminal
 from otel_rollout.look.conversation.comparison import Comparison, compare
 from otel_rollout.look.conversation.conversation import Conversation
 from otel_rollout.look.conversation.training_data import chat_of
@@ -151,6 +151,87 @@ def test_tool_calls_of_each_supported_shape_are_read(answer: Any) -> None:
     assert turn.calls == (Call("add", {"a": 1}, "c"),)
 
 
+REASONED = {
+    "DeepSeek": {"content": "42", "reasoning_content": "6 * 7"},
+    "vLLM": {"content": "42", "reasoning_content": "", "reasoning": "6 * 7"},
+    "Ollama": {"content": "42", "thinking": "6 * 7"},
+    "Anthropic": {"content": [{"type": "thinking", "thinking": "6 * 7"}, {"type": "text", "text": "42"}]},
+    "OpenTelemetry": {
+        "parts": [{"type": "reasoning", "content": "6 * 7"}, {"type": "text", "content": "42"}]
+    },
+    "LangChain": {"content": [{"type": "reasoning", "reasoning": "6 * 7"}, {"type": "text", "text": "42"}]},
+}
+
+
+@pytest.mark.parametrize("said", REASONED.values(), ids=REASONED)
+def test_reasoning_of_each_supported_shape_has_one_form(said: dict[str, Any]) -> None:
+    """Training data tells what a model thinks from what it answers, as chat templates do."""
+    replied = {"role": "assistant", **said}
+    again = [user("6 * 7?"), replied, user("Sure?")]
+    found = shown(
+        [line(2, {"messages": again[:1]}, replied), line(3, {"messages": again}, assistant("Yes."))]
+    )
+    text = "<think>\n6 * 7\n</think>\n42"
+    expected = [("user", "6 * 7?"), ("assistant", text), ("user", "Sure?"), ("assistant", "Yes.")]
+    assert messages_of(found.turns) == expected
+    assert [(message["role"], message["content"]) for message in chat_of(found)] == expected
+
+
+def test_results_come_before_the_text_that_was_sent_with_them() -> None:
+    """Results in Anthropic's message of the user follow the calls that they answer."""
+    uses = [{"type": "tool_use", "id": id_, "name": "search", "input": {}} for id_ in "ab"]
+    results = [{"type": "tool_result", "tool_use_id": id_, "content": f"found {id_}"} for id_ in "ab"]
+    asked = {"role": "assistant", "content": uses}
+    told = {"role": "user", "content": [*results, {"type": "text", "text": "Go on."}]}
+    found = shown([line(2, {"messages": [user("Hi"), asked, told]}, assistant("Done."))])
+    expected = ["Hi", "", "found a", "found b", "Go on.", "Done."]
+    assert [message["content"] for message in chat_of(found)] == expected
+    assert [turn.text for turn in found.turns] == expected
+
+
+def item(type_: str, **fields: Any) -> dict[str, Any]:
+    """Return an item of OpenAI's Responses API."""
+    return {"type": type_, **fields}
+
+
+THOUGHT = item("reasoning", id="r", summary=[{"type": "summary_text", "text": "Where?"}])
+SPOKEN = item("message", role="assistant", content=[{"type": "output_text", "text": "I look."}])
+ASKING = [item("function_call", call_id=id_, name="search", arguments="{}") for id_ in "ab"]
+FOUND = [item("function_call_output", call_id=id_, output=f"found {id_}") for id_ in "ab"]
+
+
+def test_items_of_a_reply_are_one_message_in_the_reply_and_in_the_next_context() -> None:
+    """Reasoning, text and calls of the Responses API; empty reasoning, as is usual, says nothing."""
+    empty = item("reasoning", id="r", summary=[], encrypted_content="x")
+    for thought, text in ((THOUGHT, "<think>\nWhere?\n</think>\nI look."), (empty, "I look.")):
+        replied = [thought, SPOKEN, *ASKING]
+        asked = [user("Hi")]
+        again = [*asked, *replied, *FOUND]
+        found = shown(
+            [
+                line(2, {"input": asked}, {"object": "response", "output": replied}),
+                line(3, {"input": again}, {"object": "response", "output": [empty, SPOKEN]}),
+            ]
+        )
+        assert messages_of(found.turns) == [
+            ("user", "Hi"), ("assistant", text), ("tool", "found a"), ("tool", "found b"),
+            ("assistant", "I look."),
+        ]  # fmt: skip
+        assert not any(turn.note for turn in found.turns)
+        _, called, *results, _ = chat_of(found)
+        assert [call["id"] for call in called["tool_calls"]] == ["a", "b"]
+        assert [result["tool_call_id"] for result in results] == ["a", "b"]
+
+
+def test_item_without_text_leaves_the_others_readable() -> None:
+    """Its type is shown, and the conversation is no training data, because a part of it is unknown."""
+    search = item("web_search_call", id="w", status="completed")
+    found = shown([line(2, {"input": "Hi"}, {"output": [search, THOUGHT, SPOKEN]})])
+    text = "<think>\nWhere?\n</think>\n[web_search_call]\nI look."
+    assert messages_of(found.turns) == [("user", "Hi"), ("assistant", text)]
+    assert not chat_of(found)
+
+
 def test_calls_and_results_of_openais_older_api_are_those_of_tools() -> None:
     """A reply's `function_call` is a tool call, and a message of the role `function` is its result."""
     function = {"name": "add", "arguments": '{"a": 1}'}
@@ -172,9 +253,30 @@ def test_calls_and_results_of_openais_older_api_are_those_of_tools() -> None:
     assert found.turns[1].calls == (Call("add", {"a": 1}),)
     _, called, result, _ = chat_of(found)
     assert called["tool_calls"] == [
-        {"id": "", "type": "function", "function": {"name": "add", "arguments": '{"a":1}'}}
+        {"id": "2-1", "type": "function", "function": {"name": "add", "arguments": '{"a":1}'}}
     ]
-    assert result == {"role": "tool", "content": "2"}
+    assert result == {"role": "tool", "content": "2", "tool_call_id": "2-1"}
+
+
+def test_calls_without_ids_get_the_same_ids_in_training_data_and_in_atif() -> None:
+    """Ollama's calls have none; a result is that of the first call without one."""
+    calls = [{"function": {"name": name, "arguments": {"n": 1}}} for name in ("add", "halve")]
+    asking = {"role": "assistant", "content": "", "tool_calls": calls}
+    results = [{"role": "tool", "tool_name": name, "content": name} for name in ("add", "halve")]
+    said = [user("Hi"), asking, *results]
+    twice = [*said, asking, *results]
+    found = shown(
+        [
+            line(2, {"messages": said[:1]}, {"message": asking, "done": True}),
+            line(3, {"messages": said}, {"message": asking, "done": True}),
+            line(4, {"messages": twice}, {"message": assistant("Done."), "done": True}),
+        ]
+    )
+    chat, steps = chat_of(found), atif.document_of(found)["steps"]
+    asked = [call["id"] for message in chat for call in message.get("tool_calls", ())]
+    answered = [message["tool_call_id"] for message in chat if message["role"] == "tool"]
+    assert asked == answered == ["2-1", "2-2", "3-1", "3-2"]
+    assert [call["tool_call_id"] for step in steps for call in step.get("tool_calls", ())] == asked
 
 
 def test_a_tool_that_is_called_by_its_name_shows_what_stands_beside_its_arguments() -> None:
@@ -674,6 +776,23 @@ def test_exported_lines_show_the_same_turns_as_recorded_ones(way: str) -> None:
     exported = [rewriter.rewrite(raw).encoded for raw in recorded]
     assert (exported == recorded) == (way == "whole")
     assert shown(exported).turns == shown(recorded).turns
+
+
+@pytest.mark.parametrize("way", ["tokens", "all", "whole"])
+def test_recorded_message_with_several_results_counts_once_in_a_reference(way: str) -> None:
+    """A turn refers to recorded messages, of which Anthropic's with two results is two messages and more."""
+    uses = [{"type": "tool_use", "id": id_, "name": "search", "input": {}} for id_ in "ab"]
+    results = [{"type": "tool_result", "tool_use_id": id_, "content": f"found {id_}"} for id_ in "ab"]
+    first = [user("Hi")]
+    second = [*first, {"role": "assistant", "content": uses}, {"role": "user", "content": results}]
+    third = [*second, assistant("Both."), user("Go on.")]
+    asked = (first, {"content": uses, "role": "assistant"}), (second, assistant("Both.")), (third, "Done.")
+    recorded = [line(number, {"messages": said}, reply) for number, (said, reply) in enumerate(asked, 2)]
+    rewriter = LineRewriter(Path(), way)
+    found = shown([rewriter.rewrite(raw).encoded for raw in recorded])
+    expected = ["Hi", "", "found a", "found b", "Both.", "Go on.", "Done."]
+    assert [message["content"] for message in chat_of(found)] == expected
+    assert [(turn.text, turn.note) for turn in found.turns] == [(text, "") for text in expected]
 
 
 def test_spans_that_are_parents_of_one_another_are_shown() -> None:

@@ -221,6 +221,8 @@ def test_judge_whose_evaluator_is_not_recorded_is_not_part_of_the_conversation(t
         ],
         [{"type": "input_audio", "input_audio": {"data": "A"}}],
         "a long text… (12 more characters)",
+        [{"type": "tool_result", "tool_use_id": "c", "content": "a long text… (12 more characters)"}],
+        [{"type": "thinking", "thinking": "long… (12 more characters)"}, {"type": "text", "text": "Hi"}],
     ],
 )
 def test_message_that_is_more_than_its_text_is_unknown(tmp_path: Path, content: Any) -> None:

@@ -9,7 +9,7 @@ from otel_rollout.base import semconv
 from otel_rollout.base.version import VERSION
 from otel_rollout.look.conversation.conversation import Conversation
 from otel_rollout.look.conversation.summary import Tokens
-from otel_rollout.look.conversation.turn import MODEL, TOOL, Turn
+from otel_rollout.look.conversation.turn import MODEL, TOOL, Turn, id_of
 from otel_rollout.otlp.messages import Call, Message
 
 SCHEMA_VERSION: Final = "ATIF-v1.8"
@@ -89,7 +89,7 @@ def _add_call(step: dict[str, Any], call: Call) -> str:
     is_named = isinstance(call.arguments, Mapping)
     calls.append(
         {
-            "tool_call_id": call.id or f"{step['step_id']}-{len(calls) + 1}",
+            "tool_call_id": id_of(call, step["step_id"], len(calls) + 1),
             "function_name": call.name,
             "arguments": dict(call.arguments) if is_named else {"arguments": call.arguments},
         }

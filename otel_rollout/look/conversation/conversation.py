@@ -216,12 +216,14 @@ class _TurnBuilder:
 
     def _restored(self, request: Request) -> Request:
         """Return a request with its shared prefix, if its span has only the new part."""
-        ids, said = request.prompt_ids, request.messages
+        ids = request.prompt_ids
         if (shared := request.shared_ids) and (earlier := self._calls.get(shared.turn)):
             ids = _with_prefix(earlier.token_ids, shared, ids)
         if (shared := request.shared_messages) and (earlier := self._calls.get(shared.turn)):
-            said = _with_prefix(earlier.request.messages, shared, said)
-        return replace(request, prompt_ids=ids, messages=said)
+            recorded = _with_prefix(earlier.request.recorded, shared, request.recorded)
+            said = tuple(messages.messages_in([*recorded], "user"))
+            request = replace(request, messages=said, recorded=recorded)
+        return replace(request, prompt_ids=ids)
 
     def _new_messages(self, call: ModelCall, span: Span) -> tuple[list[Message], str]:
         """Return a call's messages after the prefix of an earlier call, and a note on the context."""

@@ -111,8 +111,8 @@ def read_request(spans: Sequence[Span]) -> Request:
         return replace(with_ids, messages=(), prompt_text=text, text_start=start)
     if not found[0].messages:
         return with_ids or next((request for request in found if request.messages), found[0])
-    request = replace(with_ids or Request(), messages=found[0].messages)
-    return replace(request, shared_messages=_shared_messages(spans[0], len(request.messages)))
+    request = replace(with_ids or Request(), messages=found[0].messages, recorded=found[0].recorded)
+    return replace(request, shared_messages=_shared_messages(spans[0], len(request.recorded)))
 
 
 def _contents_of(span: Span) -> CallContents:

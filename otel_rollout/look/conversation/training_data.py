@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Any, Final, TypeAlias
 
 from otel_rollout.base import semconv
@@ -12,7 +13,8 @@ from otel_rollout.look.conversation.conversation import Conversation, conversati
 from otel_rollout.look.conversation.formatting import counted
 from otel_rollout.look.conversation.summary import Summary, path_of
 from otel_rollout.look.conversation.trajectories import RecordedTrajectory
-from otel_rollout.look.conversation.turn import MODEL, is_in_text
+from otel_rollout.look.conversation.turn import MODEL, TOOL, id_of, is_in_text
+from otel_rollout.otlp.chat_messages import with_call_ids
 from otel_rollout.otlp.messages import Message, as_text
 from otel_rollout.table import views
 from otel_rollout.table.filters import equals
@@ -21,7 +23,7 @@ from otel_rollout.table.row_set import Rows
 from otel_rollout.table.spans import span_of
 
 Example: TypeAlias = dict[str, Any]
-_ROLES: Final = ("system", "developer", "user", MODEL, "tool")
+_ROLES: Final = ("system", "developer", "user", MODEL, TOOL)
 """Roles of chat messages. Another role means that a prompt's text could not be split into messages."""
 _TRACES_AT_ONCE: Final = 200
 """Trajectories whose spans are read with one query."""
@@ -33,11 +35,13 @@ _logger = logging.getLogger(__name__)
 def chat_of(conversation: Conversation) -> list[dict[str, Any]]:
     """Return the chat messages of a trajectory in OpenAI's form; empty if they are not known.
 
-    The messages are the request of the model call with the longest context, and its reply.
+    The messages are the request of the model call with the longest context, and its reply. Calls and results
+    without an id get the ids that ATIF has.
     """
     said = conversation.longest
     is_known = conversation.is_longest_known and all(message.role in _ROLES for message in said)
-    return [_chat_message(message) for message in said] if is_known else []
+    steps = accumulate(int(message.role != TOOL) for message in said)
+    return with_call_ids(list(map(_chat_message, said, steps))) if is_known else []
 
 
 def chat_of_rows(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -141,18 +145,18 @@ def _chats(engine: Engine, traces: Sequence[str]) -> dict[str, list[dict[str, An
     return {trace_id: chat_of_rows(spans) for trace_id, spans in by_trace.items()}
 
 
-def _chat_message(message: Message) -> dict[str, Any]:
+def _chat_message(message: Message, step: int) -> dict[str, Any]:
     found: dict[str, Any] = {"role": message.role, "content": message.text}
     calls = [
         {
-            "id": call.id,
+            "id": id_of(call, step, place),
             "type": "function",
             "function": {
                 "name": call.name,
                 "arguments": "null" if call.arguments is None else as_text(call.arguments),
             },
         }
-        for call in message.calls
+        for place, call in enumerate(message.calls, start=1)
         if not is_in_text(call, message.text)
     ]
     if calls:

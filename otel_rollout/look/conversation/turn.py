@@ -121,6 +121,11 @@ def is_in_text(call: Call, text: str) -> bool:
     return call.name in text and all(messages.as_text(value) in text for value in values)
 
 
+def id_of(call: Call, step: int, place: int) -> str:
+    """Return a tool call's id; if it has none, make one of its step and its place in it, both from 1."""
+    return call.id or f"{step}-{place}"
+
+
 class Ending(TypedDict):
     """The fields of a :class:`Turn` about its span's end."""
 

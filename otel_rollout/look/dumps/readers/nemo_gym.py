@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Final
 
 from otel_rollout.look.dumps.chat_text import prompt_of
 from otel_rollout.look.dumps.dump_file import DumpFile
 from otel_rollout.look.dumps.formats import Format
 from otel_rollout.look.dumps.trajectory import MODEL, REWARD, DumpedTrajectory, ModelTurn, RolloutIdentity
 from otel_rollout.look.dumps.values import at, entries_of
+from otel_rollout.otlp.chat_messages import of_genai
 
 
 def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
@@ -21,7 +22,8 @@ def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
         if attempt := record.get("_ng_attempt_index"):
             rollout = f"{rollout}.{attempt}"
         response, is_masked = record.get("response"), record.get("mask_sample")
-        said = _messages(at(response, "output") or ())
+        output = at(response, "output") or ()
+        said = of_genai(output[-1] if output and isinstance(output[-1], list) else output, MODEL)
         usage = entries_of(at(response, "usage"), int)  # of all calls together
         call = ModelTurn(usage.get("input_tokens"), usage.get("output_tokens"))
         is_one_call = sum(message["role"] == MODEL for message in said) == 1
@@ -36,35 +38,6 @@ def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
             error=str(record.get("failure_reason") or record.get("_ng_failure_class") or ""),
             ending=str(at(response, "incomplete_details", "reason") or at(response, "status") or ""),
         )
-
-
-def _messages(output: Any) -> list[dict[str, Any]]:
-    """Return the items of a response as messages; consecutive items of the model are one reply."""
-    found: list[dict[str, Any]] = []
-    for item in output[-1] if output and isinstance(output[-1], list) else output:  # the last of a list
-        if item.get("type") == "function_call_output":
-            found.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": item.get("output")})
-            continue
-        if item.get("type") == "message" and item.get("role", MODEL) != MODEL:
-            found.append({"role": item["role"], "content": _text(item.get("content"))})
-            continue
-        if not found or found[-1]["role"] != MODEL:
-            found.append({"role": MODEL, "content": ""})
-        reply = found[-1]
-        if item.get("type") == "function_call":
-            call = {"id": item.get("call_id"), "name": item.get("name"), "arguments": item.get("arguments")}
-            reply.setdefault("tool_calls", []).append(call)
-        elif item.get("type") == "reasoning":
-            reply["reasoning_content"] = _text(item.get("content") or item.get("summary"))
-        else:
-            reply["content"] += _text(item.get("content"))
-    return found
-
-
-def _text(content: Any) -> str:
-    if isinstance(content, list):
-        return "".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
-    return str(content or "")
 
 
 def fits(file: DumpFile) -> bool:
