@@ -187,6 +187,31 @@ def test_model_call_that_failed_is_no_reply(tmp_path: Path) -> None:
     assert found == [["6 * 7?", "I think."]]
 
 
+@pytest.mark.parametrize(
+    ("text", "has_calls"),
+    [
+        ("I will search for 2 of them.", True),
+        ('<tool_call>\n{"name": "search", "arguments": {"n": 2}}\n</tool_call>', False),
+        ("<tool_call>search\n<arg_key>n</arg_key>\n<arg_value>2</arg_value>\n</tool_call>", False),
+        ("<tool_call>\n<function=search>\n<parameter=n>\n2\n</parameter>\n</function>\n</tool_call>", False),
+        ('[TOOL_CALLS]search[ARGS]{"n": 2}', False),
+        ('<｜tool▁call▁begin｜>search<｜tool▁sep｜>{"n": 2}<｜tool▁call▁end｜>', False),
+        ('{"name": "search", "parameters": {"n": 2}}', False),
+        ('<|channel|>commentary to=functions.search <|message|>{"n": 2}<|call|>', False),
+    ],
+)
+def test_call_stands_beside_a_text_that_has_its_words(tmp_path: Path, text: str, has_calls: bool) -> None:
+    """Only what a chat template writes at a call is the call itself, and needs no second form."""
+    called = {"id": "1", "type": "function", "function": {"name": "search", "arguments": '{"n": 2}'}}
+    reply = {"role": "assistant", "content": text, "tool_calls": [called]}
+    asking = call(
+        "1", "b", {"messages": [QUESTION]}, "", output=json.dumps({"choices": [{"message": reply}]})
+    )
+    written(tmp_path / "table", [root("1"), asking])
+    (example,) = otel_rollout.open_table(str(tmp_path / "table")).messages()
+    assert len(example["messages"][1].get("tool_calls", ())) == has_calls
+
+
 def test_judge_inside_an_evaluator_is_not_part_of_the_conversation(tmp_path: Path) -> None:
     """However long its context is."""
     judging = call("1", "d", {"messages": [*RESENT, QUESTION]}, "5 of 5", parent_span_id="c".rjust(16, "0"))

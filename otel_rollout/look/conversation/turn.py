@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypedDict
@@ -22,6 +23,10 @@ OUTPUT: Final = "output"
 """Role of what a trajectory without model calls returned."""
 FAILURE: Final = "failure"
 """Role of an operation that is neither model call nor tool nor evaluator, and failed."""
+_CALL_MARK: Final = re.compile(
+    r'[<\[|｜]tool.?call|<function|<invoke|<\|python_tag\||functions\.|"name"', re.IGNORECASE
+)
+"""Matches what chat templates write at a call: those of Qwen, GLM, Mistral, DeepSeek, Llama and gpt-oss."""
 
 
 EngineRequest = Mapping[str, float | None]
@@ -116,7 +121,9 @@ class Turn:
 
 
 def is_in_text(call: Call, text: str) -> bool:
-    """Return whether a text contains a tool call, with its arguments."""
+    """Return whether a text contains a tool call, with its arguments, as a chat template writes it."""
+    if not _CALL_MARK.search(text):
+        return False
     values = call.arguments.values() if isinstance(call.arguments, Mapping) else [call.arguments]
     return call.name in text and all(messages.as_text(value) in text for value in values)
 
