@@ -20,6 +20,7 @@ Rank = tuple[bool, int, bool]
 """Sort key of a score: whether its time is known, the time, whether it has a comment. The greatest counts."""
 ODD: Final = 1e150
 """Magnitude from which no sum or mean has a number, because its square is infinite. The views have it too."""
+_NOT_FINITE: Final = frozenset(map(str, (math.nan, math.inf, -math.inf)))
 _LABELS_OF_BOOL: Final = {"True": True, "False": False}
 
 
@@ -136,6 +137,11 @@ def attributes_of(name: str, value: Value, comment: str | None, origin: str | No
 def label_of(value: Value | None) -> str | None:
     """Return the label of a score that is text, True or False; None for any other."""
     return str(value) if isinstance(value, (bool, str)) else None
+
+
+def is_label(value: Value) -> bool:
+    """Return whether a score is a text that stands neither for a number nor for True or False."""
+    return isinstance(value, str) and value not in _NOT_FINITE and value not in _LABELS_OF_BOOL
 
 
 def number_of(value: Value) -> float | None:
