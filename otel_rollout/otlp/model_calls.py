@@ -106,7 +106,8 @@ _NAMES: Final = frozenset(
         *NAMES_OF_COUNTS,
     }
 )
-_MAX_COUNT: Final = 1 << 63
+MAX_COUNT: Final = (1 << 48) - 1
+"""A greater number is no count. So sums of a trajectory's counts fit into 64 bits, also in MLflow."""
 
 
 @dataclass(frozen=True)
@@ -184,11 +185,11 @@ def usage_of(attributes: Mapping[str, Any]) -> dict[str, int] | None:
 
 def _number(value: Any) -> int | None:
     """Return a count that may be text or a float; None for any other value."""
-    if isinstance(value, str) and value.isdecimal() and len(value) < len(str(_MAX_COUNT)):
+    if isinstance(value, str) and value.isdecimal() and len(value) <= len(str(MAX_COUNT)):
         value = int(value)
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    return value if type(value) is int and 0 <= value < _MAX_COUNT else None
+    return value if type(value) is int and 0 <= value <= MAX_COUNT else None
 
 
 def read_call(attributes: Mapping[str, Any], events: Iterable[Event] = ()) -> CallContents:
