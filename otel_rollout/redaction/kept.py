@@ -6,6 +6,7 @@ from typing import Final
 
 from otel_rollout.base import semconv
 from otel_rollout.otlp import evaluations, model_calls
+from otel_rollout.otlp.span import Span
 
 _KEPT_KEYS: Final = frozenset(
     {
@@ -22,6 +23,18 @@ _VALUE_KEYS: Final = (
     semconv.SCORE_PREFIX,
 )
 """Attributes, or beginnings of their names, in which a text may stand for a number or a truth value."""
+
+
+def keep_tool_name(span: Span) -> None:
+    """Set the name of a tool that is called by its name as an attribute, since the arguments do not stay."""
+    attributes = span.attributes
+    is_tool = model_calls.kind_of(attributes) == semconv.KIND_TOOL
+    if (
+        is_tool
+        and semconv.GEN_AI_TOOL_NAME not in attributes
+        and (name := model_calls.called_tool(attributes, ""))
+    ):
+        span.replace((), {semconv.GEN_AI_TOOL_NAME: name})
 
 
 def is_kept(key: str, text: str) -> bool:

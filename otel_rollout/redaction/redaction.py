@@ -156,11 +156,12 @@ class _Budgeted:
 
 def without_content(line: bytes) -> bytes:
     """Replace all text in a line, except what :mod:`otel_rollout.redaction.kept` names."""
-    from otel_rollout.redaction.kept import is_kept  # here: the names of calls take a tenth of our import
+    from otel_rollout.redaction import kept  # here: the names of calls take a tenth of our import
 
     data = orjson.loads(HEAD_WITHOUT_RESOURCE + line)
     for of_scope in data["resourceSpans"][0]["scopeSpans"]:
-        hide_texts(of_scope.get("scope", {}), MARK, is_kept)
+        hide_texts(of_scope.get("scope", {}), MARK, kept.is_kept)
     for span in spans_of_json(data):
-        span.hide_text(MARK, is_kept)
+        kept.keep_tool_name(span)
+        span.hide_text(MARK, kept.is_kept)
     return orjson.dumps(data)[len(HEAD_WITHOUT_RESOURCE) :] + b"\n"

@@ -471,12 +471,13 @@ def test_facts_of_calls_stay_when_content_is_replaced() -> None:
         {"gen_ai.response.finish_reasons": ["length", "stop"], "gen_ai.response.model": "m-1"},
         {"llm.request.type": "chat", "gen_ai.completion.0.finish_reason": "length", "llm.model_name": "m"},
         {"traceloop.span.kind": "tool", "traceloop.entity.name": "search", "tool_call.id": "call_1"},
+        {"openinference.span.kind": "TOOL", "input.value": '{"name": "search", "arguments": {}}'},
         {"openinference.span.kind": "LLM", "llm.token_count.prompt": "12", "llm.finish_reason": "stop"},
     ]
 
     def facts(attributes: dict[str, Any]) -> tuple[Any, ...]:
-        kind, tool = model_calls.kind_of(attributes), model_calls.read_tool(attributes)
-        return kind, model_calls.read_call(attributes), tool.name, tool.call_id
+        kind, tool = model_calls.kind_of(attributes), model_calls.called_tool(attributes, "span")
+        return kind, model_calls.read_call(attributes), tool, model_calls.read_tool(attributes).call_id
 
     for call in calls:
         encoded = writer.attribute_list({**call, "note": "classified"})
