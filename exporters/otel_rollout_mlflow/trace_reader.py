@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -23,12 +23,20 @@ from otel_rollout_mlflow import scores, settings
 from otel_rollout_mlflow.database_target import StoreTarget
 from otel_rollout_mlflow.mapping import PLACEHOLDER_PARENT, SPAN_INPUTS, SPAN_OUTPUTS
 from otel_rollout_mlflow.server_target import ServerTarget
-from otel_rollout_mlflow.tags import TRACE_ID_PREFIX, quoted
+from otel_rollout_mlflow.storable import DECODED_BY_MLFLOW
+from otel_rollout_mlflow.tags import MAX_TAG_CHARS, TRACE_ID_PREFIX, quoted
 from otel_rollout_mlflow.target import RUNNING
 
 _SPANS_LOCATION: Final = "mlflow.trace.spansLocation"
 _IN_DATABASE: Final = "TRACKING_STORE"
 _ATTRIBUTES: Final = {SPAN_INPUTS: semconv.INPUT_VALUE, SPAN_OUTPUTS: semconv.OUTPUT_VALUE}
+_TEXTS: Final = (
+    *semconv.IDENTITY,
+    semconv.GEN_AI_EVALUATION_NAME,
+    semconv.GEN_AI_EVALUATION_SCORE_LABEL,
+    semconv.GEN_AI_EVALUATION_EXPLANATION,
+)
+"""Attributes in which an object or a list is a text that MLflow has decoded."""
 
 
 class MlflowTraces:
@@ -141,6 +149,7 @@ def as_line(trace: Mapping[str, Any], with_running: bool = False) -> bytes | Non
     """
     info = trace.get("trace_info") or {}
     stored = [_as_recorded(span_without_links(span, _ATTRIBUTES)) for span in trace.get("spans") or ()]
+    _restore_texts(stored, info.get("tags") or {})
     spans = [span for span in stored if span.parent_id != PLACEHOLDER_PARENT]
     if with_running and info.get("state") == RUNNING:
         placeholders = [span for span in stored if span.parent_id == PLACEHOLDER_PARENT]
@@ -159,12 +168,27 @@ def as_line(trace: Mapping[str, Any], with_running: bool = False) -> bytes | Non
 
 
 def _as_recorded(span: Span) -> Span:
-    """Encode input and output as the JSON text that was recorded: MLflow returns them decoded, also texts."""
+    """Encode as text what MLflow returns decoded: input and output, also texts, and JSON in ``_TEXTS``."""
     for name, mime_type in semconv.MIME_TYPES.items():
         if name in span.complete().attributes:
             text = orjson.dumps(span.attributes[name]).decode()
             span.attributes |= {name: text, mime_type: semconv.JSON_MIME_TYPE}
+    for name in _TEXTS:
+        if isinstance(span.attributes.get(name), (dict, list)):
+            span.attributes[name] = orjson.dumps(span.attributes[name]).decode()
     return span
+
+
+def _restore_texts(spans: Sequence[Span], tags: Mapping[str, str]) -> None:
+    """Give spans the root's texts that MLflow has decoded, as the trace's tags have them."""
+    root = next((span for span in spans if span.parent_id in ("", PLACEHOLDER_PARENT)), None)
+    known = root.attributes.items() if root else ()
+    texts = {name: (value, tags.get(semconv.short_name(name), "")) for name, value in known}
+    for name, (decoded, text) in texts.items():
+        if text.lstrip()[:1] in DECODED_BY_MLFLOW and name.startswith(semconv.EXTRA_PREFIX):
+            for span in spans if len(text) < MAX_TAG_CHARS else ():
+                if span.attributes.get(name) == decoded:
+                    span.attributes[name] = text
 
 
 def score_in(assessment: Mapping[str, Any]) -> Evaluation | None:

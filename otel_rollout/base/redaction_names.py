@@ -9,7 +9,7 @@ from otel_rollout.base.setting_parsers import listed, meant
 SHIPPED: Final = "secrets"
 """Name of the redaction that replaces texts that look like secrets."""
 EVERYTHING: Final = "everything"
-"""Name of the redaction that replaces all text except names, identity and kind."""
+"""Name of the redaction that replaces all text except names, ids and kinds."""
 MARK: Final = "[redacted]"
 """Text that replaces a secret."""
 

@@ -197,9 +197,9 @@ SCORE_BATCH: Final = "rollout.score_batch"
 """str (JSON). On a span that records the scores of a whole batch: the columns of ``SCORE_BATCH_DATA``. The
 forwarder turns the span into an evaluation span for each score (:mod:`otel_rollout.otlp.score_batch`)."""
 SCORE_BATCH_NAMES: Final = "rollout.score_batch.names"
-"""list[str]. Names of the batch's scores."""
+"""list[str]. Names of the batch's scores, and its identities that are text."""
 SCORE_BATCH_TEXTS: Final = "rollout.score_batch.texts"
-"""list[str]. Labels, comments and identities of the batch that are text, each once."""
+"""list[str]. Labels and comments of the batch, each once."""
 SCORE_BATCH_DATA: Final = "rollout.score_batch.data"
 """bytes. The numbers of the batch, column by column, little-endian."""
 

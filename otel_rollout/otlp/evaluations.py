@@ -20,6 +20,7 @@ Rank = tuple[bool, int, bool]
 """Sort key of a score: whether its time is known, the time, whether it has a comment. The greatest counts."""
 ODD: Final = 1e150
 """Magnitude from which no sum or mean has a number, because its square is infinite. The views have it too."""
+_NOT_FINITE: Final = frozenset(map(str, (math.nan, math.inf, -math.inf)))
 _LABELS_OF_BOOL: Final = {"True": True, "False": False}
 
 
@@ -76,15 +77,8 @@ def recorded_in(attributes: Mapping[str, Any], start_ns: int) -> Evaluation | No
     value = _recorded_value(attributes)
     if value is None:
         return None
-    comment = attributes.get(semconv.GEN_AI_EVALUATION_EXPLANATION)
-    origin = attributes.get(semconv.SCORE_ORIGIN)
-    return Evaluation(
-        name,
-        value,
-        start_ns,
-        str(comment) if comment is not None else "",
-        origin if isinstance(origin, str) else None,
-    )
+    comment = _text_in(attributes, semconv.GEN_AI_EVALUATION_EXPLANATION) or ""
+    return Evaluation(name, value, start_ns, comment, _text_in(attributes, semconv.SCORE_ORIGIN))
 
 
 def repeated_in(attributes: Mapping[str, Any], end_ns: int) -> list[Evaluation]:
@@ -139,6 +133,11 @@ def label_of(value: Value | None) -> str | None:
     return str(value) if isinstance(value, (bool, str)) else None
 
 
+def is_label(value: Value) -> bool:
+    """Return whether a score is a text that stands neither for a number nor for True or False."""
+    return isinstance(value, str) and value not in _NOT_FINITE and value not in _LABELS_OF_BOOL
+
+
 def number_of(value: Value) -> float | None:
     """Convert a score to a number, including infinities; None for NaN and text."""
     try:
@@ -159,11 +158,19 @@ def value_of(number: Value | None, label: Value | None) -> Value | None:
 
 
 def _recorded_value(attributes: Mapping[str, Any]) -> Value | None:
-    """Return an evaluation's number, else its label; a bool if number and label agree."""
-    return value_of(
-        _score_value(attributes.get(semconv.GEN_AI_EVALUATION_SCORE_VALUE)),
-        _score_value(attributes.get(semconv.GEN_AI_EVALUATION_SCORE_LABEL)),
-    )
+    """Return an evaluation's number, else its label, else the text that it has in place of a number.
+
+    The result is a bool if number and label agree.
+    """
+    number = _score_value(attributes.get(semconv.GEN_AI_EVALUATION_SCORE_VALUE))
+    label = _text_in(attributes, semconv.GEN_AI_EVALUATION_SCORE_LABEL)
+    return label if isinstance(number, str) and label is not None else value_of(number, label)
+
+
+def _text_in(attributes: Mapping[str, Any], key: str) -> str | None:
+    """Return an attribute that is text; a label or a comment of another type counts as absent."""
+    text = attributes.get(key)
+    return text if isinstance(text, str) else None
 
 
 def _score_value(attribute: Any) -> Value | None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import base64
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 MAX_DEPTH: Final = 24
@@ -112,15 +113,27 @@ def set_text(holder: _JSON, key: str, text: str) -> None:
     found["value"]["stringValue"] = text
 
 
-def hide_text(value: _JSON, mark: str) -> None:
-    """Replace the texts in a value by ``mark``, and remove its bytes."""
-    if "stringValue" in value:
-        value["stringValue"] = mark
-    value.pop("bytesValue", None)
+def hide_texts(holder: _JSON, mark: str, is_kept: Callable[[str, str], bool]) -> None:
+    """Replace the texts of JSON's attributes by ``mark``, and remove their bytes.
+
+    Args:
+        holder: JSON of a scope, span, event or link.
+        mark: the text to be shown.
+        is_kept: takes an attribute's name and a text in it, empty for bytes; returns whether the text stays.
+    """
+    for entry in holder.get("attributes", ()):
+        _hide_text(entry["value"], mark, partial(is_kept, entry["key"]))
+
+
+def _hide_text(value: _JSON, mark: str, is_kept: Callable[[str], bool]) -> None:
+    if not is_kept(value.get("stringValue", "")):
+        value.pop("bytesValue", None)
+        if "stringValue" in value:
+            value["stringValue"] = mark
     for entry in value.get("arrayValue", {}).get("values", ()):
-        hide_text(entry, mark)
+        _hide_text(entry, mark, is_kept)
     for entry in value.get("kvlistValue", {}).get("values", ()):
-        hide_text(entry["value"], mark)
+        _hide_text(entry["value"], mark, is_kept)
 
 
 def text_of(value: Any) -> str:

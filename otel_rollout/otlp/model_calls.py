@@ -55,6 +55,18 @@ _KIND_OF_REQUEST: Final = {
     "embedding": KIND_EMBEDDING,
     "rerank": "RERANKER",
 }
+_KINDS: Final = {
+    semconv.GEN_AI_OPERATION_NAME: _KIND_OF_OPERATION,
+    "traceloop.span.kind": _KIND_OF_TRACELOOP,
+    "llm.request.type": _KIND_OF_REQUEST,
+}
+_TOOL_NAMES: Final = (semconv.GEN_AI_TOOL_NAME, "tool.name", "traceloop.entity.name")
+_MODEL_NAMES: Final = ("llm.model_name", "embedding.model_name")
+_REQUEST_MODELS: Final = (semconv.GEN_AI_REQUEST_MODEL, "llm.request.model_name")
+_RESPONSE_MODELS: Final = (semconv.GEN_AI_RESPONSE_MODEL, "llm.response.model_name")
+_FINISH_REASON: Final = ".finish_reason"
+"""End of the names of attributes with one finish reason."""
+_CALL_IDS: Final = (semconv.GEN_AI_TOOL_CALL_ID, "tool_call.id")
 _COUNTS: Final = {
     semconv.GEN_AI_USAGE_INPUT_TOKENS: (
         "llm.token_count.prompt",
@@ -86,7 +98,16 @@ _COUNTS: Final = {
 }
 """GenAI's name of a count → its names in other libraries and versions, in order of preference."""
 NAMES_OF_COUNTS: Final = frozenset({*_COUNTS, *(name for names in _COUNTS.values() for name in names)})
-_MAX_COUNT: Final = 1 << 63
+_NAMES: Final = frozenset(
+    {
+        *(semconv.GEN_AI_PROVIDER_NAME, semconv.GEN_AI_RESPONSE_FINISH_REASONS),
+        *(semconv.GEN_AI_REQUEST_ID, semconv.GEN_AI_RESPONSE_ID),
+        *(*_KINDS, *_TOOL_NAMES, *_MODEL_NAMES, *_REQUEST_MODELS, *_RESPONSE_MODELS, *_CALL_IDS),
+        *NAMES_OF_COUNTS,
+    }
+)
+MAX_COUNT: Final = (1 << 48) - 1
+"""A greater number is no count. So sums of a trajectory's counts fit into 64 bits, also in MLflow."""
 
 
 @dataclass(frozen=True)
@@ -127,16 +148,18 @@ def is_read_here(names: Iterable[str]) -> bool:
     return any(name.startswith(PREFIXES) for name in names)
 
 
+def is_name(key: str) -> bool:
+    """Return whether an attribute holds names, ids, counts, the kind or finish reasons of a call."""
+    return key in _NAMES or key.endswith(_FINISH_REASON)
+
+
 def kind_of(attributes: Mapping[str, Any]) -> str:
     """Return a span's OpenInference kind; empty if nothing says it."""
     named = str(attributes.get(semconv.SPAN_KIND) or "").upper()
     if named in semconv.SPAN_KINDS:
         return named
-    return (
-        _KIND_OF_OPERATION.get(str(attributes.get(semconv.GEN_AI_OPERATION_NAME)))
-        or _KIND_OF_TRACELOOP.get(str(attributes.get("traceloop.span.kind")))
-        or _KIND_OF_REQUEST.get(str(attributes.get("llm.request.type")), "")
-    )
+    found = (kinds.get(str(attributes.get(key))) for key, kinds in _KINDS.items())
+    return next(filter(None, found), "")
 
 
 def counts_of(attributes: Mapping[str, Any]) -> dict[str, int]:
@@ -162,11 +185,11 @@ def usage_of(attributes: Mapping[str, Any]) -> dict[str, int] | None:
 
 def _number(value: Any) -> int | None:
     """Return a count that may be text or a float; None for any other value."""
-    if isinstance(value, str) and value.isdecimal() and len(value) < len(str(_MAX_COUNT)):
+    if isinstance(value, str) and value.isdecimal() and len(value) <= len(str(MAX_COUNT)):
         value = int(value)
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    return value if type(value) is int and 0 <= value < _MAX_COUNT else None
+    return value if type(value) is int and 0 <= value <= MAX_COUNT else None
 
 
 def read_call(attributes: Mapping[str, Any], events: Iterable[Event] = ()) -> CallContents:
@@ -250,19 +273,14 @@ def _models(attributes: Mapping[str, Any]) -> tuple[str, str]:
     """Return the model that was asked for, and the model that answered."""
     parameters = decoded(attributes.get(_PARAMETERS))
     asked = parameters.get("model") if isinstance(parameters, Mapping) else None
-    named = attributes.get("llm.model_name") or attributes.get("embedding.model_name")
-    request = (
-        attributes.get(semconv.GEN_AI_REQUEST_MODEL)
-        or attributes.get("llm.request.model_name")
-        or (asked if isinstance(asked, str) else None)
-        or named
-    )
-    response = (
-        attributes.get(semconv.GEN_AI_RESPONSE_MODEL)
-        or attributes.get("llm.response.model_name")
-        or (named if asked and asked != named else None)
-    )
+    named = _stated(attributes, _MODEL_NAMES)
+    request = _stated(attributes, _REQUEST_MODELS) or (asked if isinstance(asked, str) else None) or named
+    response = _stated(attributes, _RESPONSE_MODELS) or (named if asked and asked != named else None)
     return str(request or ""), str(response or "")
+
+
+def _stated(attributes: Mapping[str, Any], names: Sequence[str]) -> Any:
+    return next(filter(None, map(attributes.get, names)), None)
 
 
 # --- tools --------------------------------------------------------------------------------------------------
@@ -270,10 +288,7 @@ def _models(attributes: Mapping[str, Any]) -> tuple[str, str]:
 
 def tool_name_of(attributes: Mapping[str, Any]) -> str | None:
     """Return the name of the tool that a span calls; None if no attribute says it."""
-    return next(
-        (attributes[key] for key in (semconv.GEN_AI_TOOL_NAME, "tool.name", "traceloop.entity.name")
-         if isinstance(attributes.get(key), str)), None
-    )  # fmt: skip
+    return next((attributes[key] for key in _TOOL_NAMES if isinstance(attributes.get(key), str)), None)
 
 
 def called_tool(attributes: Mapping[str, Any], span_name: str) -> str:
@@ -300,7 +315,7 @@ def read_tool(attributes: Mapping[str, Any]) -> ToolContents:
         attributes, semconv.GEN_AI_TOOL_CALL_RESULT, semconv.OUTPUT_VALUE, "traceloop.entity.output"
     )
     result, id_in_result = _result(made)
-    call_id = attributes.get(semconv.GEN_AI_TOOL_CALL_ID) or attributes.get("tool_call.id") or id_in_result
+    call_id = _stated(attributes, _CALL_IDS) or id_in_result
     return ToolContents(name, call_id if isinstance(call_id, str) else None, _arguments(given), result)
 
 

@@ -26,6 +26,8 @@ FIELDS: Final = (SCORE, COMMENT, TOKENS, TRACE, *IDENTITY)
 
 TEXT: Final = "t"
 """Code of a column of text."""
+NAMED: Final = "n"
+"""Code, in the attributes, of a column of the identity's texts, which are among the names."""
 IDS: Final = "24s"
 """Code of a column of ids: 16 bytes of a trace id, 8 of a span id."""
 NUMBERS: Final = frozenset("?bBhHiIqQefd")
@@ -108,15 +110,17 @@ def pack(columns: Sequence[PackedColumn], rows: int) -> tuple[dict[str, Any], by
     parts: list[bytes] = []
     for column in columns:
         number = names.setdefault(column.name, len(names)) if column.name else -1
-        described.append([column.field, number, column.code, bool(column.present)])
+        code = column.code
         parts.append(column.present)
         if column.field == TOKENS:
             parts.append(struct.pack(f"<{rows}{_INDEX}", *column.ends))
         if isinstance(column.values, bytes):
             parts.append(column.values)
         else:
-            indices = [texts.setdefault(text, len(texts)) for text in column.values]
+            code, known = (NAMED, names) if column.field in IDENTITY else (TEXT, texts)
+            indices = [known.setdefault(text, len(known)) for text in column.values]
             parts.append(struct.pack(f"<{rows}{_INDEX}", *indices))
+        described.append([column.field, number, code, bool(column.present)])
     attributes = {
         semconv.SCORE_BATCH: orjson.dumps({"rows": rows, "columns": described}).decode(),
         semconv.SCORE_BATCH_NAMES: list(names),
@@ -158,8 +162,9 @@ def unpack(attributes: Mapping[str, Any], data: bytes) -> tuple[int, list[Unpack
             ends = taken(_INDEX, rows)
             flat = taken(code, ends[-1] if ends else 0)
             values = [flat[start:end] for start, end in pairwise((0, *ends))]
-        elif code == TEXT:
-            values = [texts[index] for index in taken(_INDEX, rows)]
+        elif code in (TEXT, NAMED):
+            known = names if code == NAMED else texts
+            values = [known[index] for index in taken(_INDEX, rows)]
         elif code == IDS:
             values = [ids for (ids,) in struct.iter_unpack(IDS, data[at : at + 24 * rows])]
             at += 24 * rows

@@ -11,7 +11,7 @@ All text of a span is text that UTF-8 can hold, because JSON with half a surroga
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -20,7 +20,7 @@ import orjson
 from otel_rollout.base import semconv
 from otel_rollout.otlp.json_values import (
     attributes_of,
-    hide_text,
+    hide_texts,
     integer_of,
     set_text,
     text_of,
@@ -299,13 +299,11 @@ class Span:
         self.change_ids(self.span_id, parent_id)
         self.fields["flags"] = self.flags = self.flags & 0xFF | HAS_IS_REMOTE | IS_REMOTE
 
-    def hide_text(self, mark: str, kept: Container[str]) -> None:
-        """Replace all text by ``mark`` in the JSON, except names and the attributes in ``kept``."""
+    def hide_text(self, mark: str, is_kept: Callable[[str, str], bool]) -> None:
+        """Replace all text by ``mark`` in the JSON, except names and what ``is_kept``; see ``hide_texts``."""
         span = self.fields
         for part in (span, *span.get("events", ()), *span.get("links", ())):
-            for entry in part.get("attributes", ()):
-                if entry["key"] not in kept:
-                    hide_text(entry["value"], mark)
+            hide_texts(part, mark, is_kept)
         if "message" in span.get("status", {}):
             span["status"]["message"] = mark
 

@@ -1,7 +1,8 @@
 """Redact secrets in a line before it is written anywhere.
 
 ``OTEL_ROLLOUT_REDACT=secrets`` replaces the secrets that :mod:`otel_rollout.redaction.secret_finder` finds.
-``everything`` replaces all text except names, identity and kind. An application may name its own functions.
+``everything`` replaces all text except what :mod:`otel_rollout.redaction.kept` names. An application may name
+its own functions.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from otel_rollout.base.errors import logger, pass_on
 from otel_rollout.base.redaction_names import EVERYTHING, MARK, SHIPPED, problem
 from otel_rollout.base.setting_parsers import listed
 from otel_rollout.otlp.json_line import HEAD_WITHOUT_RESOURCE, changed_texts, spans_of_json
+from otel_rollout.otlp.json_values import hide_texts
 from otel_rollout.otlp.writer import AttributeInput
 
 Redaction = Callable[[bytes], bytes]
@@ -26,9 +28,6 @@ BUDGET: Final = 0.25
 """Seconds of processor time that an application's function may take for one line."""
 PAUSE: Final = 10.0
 """Length of the pause after a line that exceeded BUDGET, as a multiple of the line's processor time."""
-
-_KEPT_KEYS: Final = frozenset((*semconv.IDENTITY, semconv.SPAN_KIND))
-"""Attributes that stay when a span's content is replaced: identity and kind."""
 
 
 def redaction_of(names: str) -> Redaction | None:
@@ -156,8 +155,13 @@ class _Budgeted:
 
 
 def without_content(line: bytes) -> bytes:
-    """Replace all text in a line, except attribute names, identity and kind."""
+    """Replace all text in a line, except what :mod:`otel_rollout.redaction.kept` names."""
+    from otel_rollout.redaction import kept  # here: the names of calls take a tenth of our import
+
     data = orjson.loads(HEAD_WITHOUT_RESOURCE + line)
+    for of_scope in data["resourceSpans"][0]["scopeSpans"]:
+        hide_texts(of_scope.get("scope", {}), MARK, kept.is_kept)
     for span in spans_of_json(data):
-        span.hide_text(MARK, _KEPT_KEYS)
+        kept.keep_tool_name(span)
+        span.hide_text(MARK, kept.is_kept)
     return orjson.dumps(data)[len(HEAD_WITHOUT_RESOURCE) :] + b"\n"

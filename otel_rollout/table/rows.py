@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from otel_rollout.base import semconv
 from otel_rollout.exporting.batching import chunks
-from otel_rollout.otlp import evaluations
+from otel_rollout.otlp import evaluations, model_calls
 from otel_rollout.otlp.origin import Resource
 from otel_rollout.otlp.score_identity import is_by_identity
 from otel_rollout.otlp.span import Event, Link, Span
@@ -34,13 +34,15 @@ JSON, and has null if the value has no type.
 
 
 class Held(NamedTuple):
-    """The column that holds an attribute of one type. Smaller integers than ``minimum`` do not fit."""
+    """The column that holds an attribute of one type; its integers lie from ``minimum`` to ``maximum``."""
 
     column: str
     type_: type
     minimum: int = MIN_INT
+    maximum: int = MAX_INT
 
 
+_COUNT: Final = (int, 0, model_calls.MAX_COUNT)
 OF_SPAN: Final[Mapping[str, Held]] = {
     semconv.PROJECT_NAME: Held("project", str),
     semconv.EXPERIMENT_NAME: Held("experiment", str),
@@ -55,9 +57,9 @@ OF_SPAN: Final[Mapping[str, Held]] = {
     semconv.SPAN_KIND: Held("kind", str),
     semconv.GEN_AI_TOOL_NAME: Held("tool_name", str),
     semconv.GEN_AI_REQUEST_MODEL: Held("model", str),
-    semconv.GEN_AI_USAGE_INPUT_TOKENS: Held("tokens_in", int, 0),
-    semconv.GEN_AI_USAGE_OUTPUT_TOKENS: Held("tokens_out", int, 0),
-    semconv.GEN_AI_USAGE_CACHE_READ_INPUT_TOKENS: Held("tokens_cached", int, 0),
+    semconv.GEN_AI_USAGE_INPUT_TOKENS: Held("tokens_in", *_COUNT),
+    semconv.GEN_AI_USAGE_OUTPUT_TOKENS: Held("tokens_out", *_COUNT),
+    semconv.GEN_AI_USAGE_CACHE_READ_INPUT_TOKENS: Held("tokens_cached", *_COUNT),
     semconv.TURN_CONTINUES: Held("continues", str),
     semconv.TURN_SHARED: Held("shared", int),
     semconv.TURN_LENGTH: Held("turn_length", int),
@@ -167,8 +169,8 @@ def _without_held(row: Row, attributes: Mapping[str, Any], held: Mapping[str, He
     """Put attributes into their columns; return the others."""
     others = {}
     for name, value in attributes.items():
-        column, type_, minimum = held.get(name, _NOWHERE)
-        if type(value) is type_ and (type(value) is not int or minimum <= value <= MAX_INT):
+        column, type_, minimum, maximum = held.get(name, _NOWHERE)
+        if type(value) is type_ and (type(value) is not int or minimum <= value <= maximum):
             row[column] = value
         else:
             others[name] = value

@@ -15,6 +15,7 @@ from opentelemetry.sdk.trace import TracerProvider
 
 import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op, score
+from otel_rollout.otlp.model_calls import called_tool
 from otel_rollout.record import runtime
 from otel_rollout.redaction.secret_finder import redact_secrets
 from tests.spool_reader import Recorded, contents_below, read_directory
@@ -84,6 +85,25 @@ def test_metadata_records_types_and_sizes_without_content(recorded_with: Record)
     assert call.output == {"answer": "<list of 1>"}
     assert (failed.attributes["error.type"], failed.span.status.message) == ("ValueError", "ValueError")
     assert list(failed.span.events) == []
+
+
+@pytest.mark.parametrize("content", ["full", "metadata"])
+def test_tool_that_is_called_by_name_has_its_name(
+    fresh_process: None, test_exporters: None, tmp_path: Path, content: str
+) -> None:
+    """A tool's name is no content; the argument ``name`` of any other operation is."""
+    otel_rollout.configure({"test-file": {"path": str(tmp_path / "delivered")}}, capture_content=content)
+    call_tool = rollout_trace_op(lambda name, arguments: name, name="call_tool", kind="TOOL")
+    greet = rollout_trace_op(lambda name, arguments: name, name="greet")
+    with rollout_trace_attr():
+        call_tool("search \ud83d", {"query": "classified"})
+        greet("Ada", {})
+    otel_rollout.shutdown(60)
+    tool, greeting, _ = read_directory(tmp_path / "spool")
+    assert called_tool(tool.attributes, tool.name) == r"search \ud83d"
+    if content == "metadata":
+        assert tool.input["arguments"] == "<dict of 1>"
+        assert (tool.output, greeting.input["name"]) == ("<str of 8>", "<str of 3>")
 
 
 def test_text_that_utf_8_cannot_encode_is_escaped(recorded_with: Record) -> None:

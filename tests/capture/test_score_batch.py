@@ -377,6 +377,26 @@ def test_redaction_sees_texts_and_no_numbers(fresh_process, tmp_path, monkeypatc
     )
 
 
+def test_scores_stay_when_all_text_is_redacted(lines):
+    """Scores of a loop, by identity and of a batch read equally: names, rows and numbers stay, texts go."""
+    otel_rollout.configure("spool", redact="everything")
+    row = {"step": 1, "sample_index": "gsm8k-1", "rollout_n": 0}
+    scores = {"reward": 0.5, "lost": np.float64("nan"), "right": True, "verdict": "good"}
+    with rollout_trace_attr(**row):
+        for name, value in scores.items():
+            score(name, value, comment="why")
+    for name, value in scores.items():
+        score(name, value, comment="why", **row)
+    score_batch(
+        {name: [value] for name, value in scores.items()}, comments={name: ["why"] for name in scores}, **row
+    )
+    told = {"reward": 0.5, "lost": "nan", "right": True, "verdict": "[redacted]"}
+    expected = [(name, value, *row.values(), "[redacted]") for name, value in told.items()]
+    written = lines()
+    assert sorted(found_in(written), key=repr) == sorted(3 * expected, key=repr)
+    assert not any(text in line for line in written for text in (b"good", b"why"))
+
+
 @pytest.mark.parametrize("change", ["", "no line", '"bytesValue":"AAAA"'])
 def test_a_redaction_that_breaks_the_line_drops_the_batch(fresh_process, tmp_path, monkeypatch, change):
     """Each of its scores is counted as dropped; nothing is written."""

@@ -54,6 +54,18 @@ def test_integer_beyond_64_bits_is_stored_as_text(uri, project, rollouts, export
     assert (inputs["text"], inputs["cut"]) == (str(2**70), "?")
 
 
+def test_number_that_is_no_count_of_tokens_hides_no_trace(uri, project, rollouts, exporter_for):
+    """Of a trace whose tokens add up beyond 64 bits, MLflow would show neither it nor any other."""
+    for count in (2**63 - 1, 2**40):
+        usage = {"gen_ai__usage__input_tokens": 2**40, "gen_ai__usage__output_tokens": count}
+        with rollouts.span("Agent.run", "AGENT"), rollouts.span("generate", "LLM", **usage):
+            pass
+    deliver(exporter_for(uri), rollouts.ended())
+
+    totals = [trace.info.token_usage["total_tokens"] for trace in stored(uri, project)]
+    assert sorted(totals) == [2**40, 2**41]
+
+
 @pytest.mark.parametrize("number", [2**63 - 1, 2**63, 10**40])
 @pytest.mark.parametrize("before", range(40))
 def test_integer_beyond_64_bits_is_found_at_every_position(before, number):

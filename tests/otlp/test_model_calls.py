@@ -286,7 +286,7 @@ def test_messages_with_holes_between_their_indexes_are_read() -> None:
         {"llm." + "input_messages.0." * 500: "deep"},
         {"gen_ai.prompt.0.content": '["', "gen_ai.completion.0.tool_calls.0": 1, "gen_ai.prompt.1.role": 5},
         {"gen_ai.usage.input_tokens": "many", "llm.token_count.prompt": -1},
-        {"llm.token_count.completion": True},
+        {"llm.token_count.completion": True, "llm.token_count.prompt": (1 << 63) - 1},
         {"gen_ai.usage.input_tokens": 1 << 70, "llm.token_count.completion": float("nan")},
         {"gen_ai.response.finish_reasons": 3, "llm.invocation_parameters": "{", "llm.model_name": ["a"]},
         {"openinference.span.kind": ["LLM"], "gen_ai.operation.name": 7},

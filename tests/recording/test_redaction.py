@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 import pytest
@@ -18,7 +18,8 @@ import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from otel_rollout.otlp import writer
+from otel_rollout.otlp import model_calls, writer
+from otel_rollout.otlp.json_line import HEAD_WITHOUT_RESOURCE, spans_of_json
 from otel_rollout.redaction import redaction, secret_patterns
 from otel_rollout.redaction.secret_finder import redact_secrets
 
@@ -461,6 +462,36 @@ def test_identity_stays_when_content_is_replaced() -> None:
     assert b"Y2xhc3NpZmllZA" not in hidden
     for part in (b'"intValue":"3"', b'"stringValue":"e"', b'"stringValue":"LLM"'):
         assert part in hidden
+
+
+def test_facts_of_calls_stay_when_content_is_replaced() -> None:
+    """Kinds, names, ids, counts and finish reasons of calls read as before, in each library's vocabulary."""
+    calls: list[dict[str, Any]] = [
+        {"gen_ai.operation.name": "chat", "gen_ai.request.model": "m", "gen_ai.response.id": "r"},
+        {"gen_ai.response.finish_reasons": ["length", "stop"], "gen_ai.response.model": "m-1"},
+        {"llm.request.type": "chat", "gen_ai.completion.0.finish_reason": "length", "llm.model_name": "m"},
+        {"traceloop.span.kind": "tool", "traceloop.entity.name": "search", "tool_call.id": "call_1"},
+        {"openinference.span.kind": "TOOL", "input.value": '{"name": "search", "arguments": {}}'},
+        {"openinference.span.kind": "LLM", "llm.token_count.prompt": "12", "llm.finish_reason": "stop"},
+    ]
+
+    def facts(attributes: dict[str, Any]) -> tuple[Any, ...]:
+        kind, tool = model_calls.kind_of(attributes), model_calls.called_tool(attributes, "span")
+        return kind, model_calls.read_call(attributes), tool, model_calls.read_tool(attributes).call_id
+
+    for call in calls:
+        encoded = writer.attribute_list({**call, "note": "classified"})
+        hidden = redaction.without_content(b'"scope":{},"spans":[{"attributes":%b}]}]}]}\n' % encoded)
+        (span,) = spans_of_json(orjson.loads(HEAD_WITHOUT_RESOURCE + hidden))
+        assert facts(span.attributes) == facts(call)
+        assert span.attributes["note"] == "[redacted]"
+
+
+def test_resource_keeps_only_names_when_content_is_replaced() -> None:
+    """The text of another attribute of the resource goes, as that of a span's."""
+    attributes = {"service.name": "x", "rollout.run.id": "run-1", "n": 5, "db.url": "redis://:hunter2@host"}
+    found = redaction.redacted_attributes(redaction.without_content, attributes)
+    assert found == {**attributes, "db.url": "[redacted]"}
 
 
 HOSTILE = {

@@ -15,6 +15,7 @@ from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, Status, StatusCode, TraceFlags
 
+from otel_rollout.otlp import evaluations, model_calls
 from otel_rollout.otlp.json_line import spans_of
 from otel_rollout.otlp.span import Span
 from otel_rollout.table import rows, schema
@@ -329,6 +330,33 @@ def test_evaluation_without_a_value_is_no_score() -> None:
     assert row.get("score_name") is None
     assert row.get("score_by") is None
     assert json.loads(row["attributes"]) == {"gen_ai.evaluation.name": "s"}
+
+
+@pytest.mark.parametrize("count", [-1, 0, 2**48 - 1, 2**48, 2**63 - 1])
+def test_column_holds_what_counts_as_tokens(count: int) -> None:
+    """A number of which no sum could be stored stays an attribute, as everywhere."""
+    given = {"openinference.span.kind": "LLM", "gen_ai.usage.input_tokens": count}
+    row = row_of(span(given))
+    assert row.get("tokens_in") == model_calls.counts_of(given).get("gen_ai.usage.input_tokens")
+    assert ("tokens_in" in row) is (0 <= count < 2**48)
+    assert span_of(dict.fromkeys(schema.NAMES) | row).attributes == given
+
+
+@pytest.mark.parametrize("label", [True, 3, "good", "True", None])
+@pytest.mark.parametrize("value", [0.25, 1, True, float("nan"), "x", None])
+@pytest.mark.parametrize("comment", [7, ["a"], "why", None])
+def test_row_and_trackers_have_the_same_score(value: Any, label: Any, comment: Any) -> None:
+    """Another library's label or comment that is no text counts as absent, in the table as in MLflow."""
+    given = {
+        "gen_ai.evaluation.score.value": value,
+        "gen_ai.evaluation.score.label": label,
+        "gen_ai.evaluation.explanation": comment,
+    }
+    known = {name: each for name, each in given.items() if each is not None}
+    recorded = span({"gen_ai.evaluation.name": "s", **known})
+    row, score = row_of(recorded), evaluations.recorded_in(decoded(recorded).attributes, 0)
+    told = evaluations.value_of(row.get("score_value"), row.get("score_label"))
+    assert (told, row.get("score_comment") or "") == (score and score.value, score.comment if score else "")
 
 
 def test_scores_that_a_root_repeats() -> None:

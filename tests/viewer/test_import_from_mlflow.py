@@ -92,6 +92,32 @@ def test_tool_that_is_called_by_its_name_keeps_its_arguments(uri: str, tmp_path:
         assert (call["function_name"], call["arguments"]) == ("calc", {"x": 35})
 
 
+@pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated:DeprecationWarning")
+def test_texts_that_are_json_read_as_recorded(uri: str, tmp_path: Path) -> None:
+    """A row, a step, an extra or a comment that looks like JSON is the text that it was, also to ``show``."""
+    texts = ["[1, 2]", '{"a":1}', '"q"', "[]", "{}"]
+    rollouts = Rollouts(PROJECT, {"rollout.run.id": "run-1"})
+    exporter = MlflowSpanExporter(tracking_uri=uri)
+    for text in texts:
+        rollouts.identity |= {"rollout.step": text, "rollout.sample_index": text}
+        with rollouts.span("agent_loop", "AGENT", rollout__agent_name=text):
+            rollouts.evaluation("verdict", text, text)
+        deliver(exporter, rollouts.ended())
+    exporter.shutdown()
+    assert CliRunner().invoke(app, ["import", f"mlflow:{uri}", "--to", "delta"]).exit_code == 0
+    table = otel_rollout.open_table(str(tmp_path / "table"))
+    assert {(row["path"], row["agent_name"]) for row in table.trajectories.dicts()} == {
+        (f"{text}/{text}/0", text) for text in texts
+    }
+    scores = table.sql("SELECT path, label, comment FROM scores JOIN trajectories USING (trace_id)").dicts()
+    assert {(row["path"], row["label"], row["comment"]) for row in scores} == {
+        (f"{text}/{text}/0", text, text) for text in texts
+    }
+    for text in texts:
+        shown = CliRunner().invoke(app, ["show", f"{text}/{text}/0", "--from", f"mlflow:{uri}"])
+        assert shown.exit_code == 0, shown.output
+
+
 def test_export_reads_all_of_mlflow(rollout: Rollout, tmp_path: Path) -> None:
     """The trajectories of MLflow are those of the table; other commands say how to get there."""
     lines = {}

@@ -15,7 +15,7 @@ from otel_rollout.otlp.writer import json_string
 from otel_rollout.record import runtime
 from otel_rollout.record.capture import span_io, usage
 from otel_rollout.record.capture.context import OPERATION, trajectory_in
-from otel_rollout.record.capture.encoding import ENCODERS, Encoder
+from otel_rollout.record.capture.encoding import ENCODERS, ENCODERS_OF_TOOLS, Encoder
 from otel_rollout.record.capture.signature import Binder, Parameters, make_binder
 from otel_rollout.record.recording.entered import EnteredTrajectory, present_context
 from otel_rollout.record.recording.identity import NO_IDENTITY, OUTSIDE, Identity, identity_in, with_identity
@@ -59,6 +59,7 @@ class Operation:
         self.encoded_kind = span_io.KINDS[options.kind]
         self.encoded_name = json_string(self.name)
         self.is_evaluator = options.kind == semconv.KIND_EVALUATOR
+        self.encoders = ENCODERS_OF_TOOLS if options.kind == semconv.KIND_TOOL else ENCODERS
         self.takes_input = options.capture in ("all", "inputs")
         self.takes_output = options.capture in ("all", "outputs")
         self.bind: Binder = make_binder(function, options.exclude)
@@ -215,15 +216,14 @@ def start_call(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, An
         span = started
     try:
         settings = active.settings
-        encode = ENCODERS[settings.capture_content]
-        limit = settings.value_limit
+        mode, limit = settings.capture_content, settings.value_limit
+        encode = operation.encoders[mode]
         if encode is not None and operation.takes_input:
             encoded = encode(operation.arguments(args, kwargs), limit)
             span_io.put_json(span, semconv.INPUT_VALUE, encoded)
             if trajectory is not None:
                 trajectory.offer_input(encoded)
-        if not operation.takes_output:
-            encode = None
+        encode = ENCODERS[mode] if operation.takes_output else None
         shows_text = operation.options.token2text
         if shows_text is None:
             shows_text = settings.token2text if identity.token2text is None else identity.token2text

@@ -13,8 +13,8 @@ from otel_rollout.base.errors import Unusable, fault, warn_once
 from otel_rollout.base.given import items, reading
 from otel_rollout.base.redaction_names import MARK
 from otel_rollout.base.training_scores import TRAINING_TOKENS
+from otel_rollout.otlp import evaluations, score_columns, writer
 from otel_rollout.otlp import score_batch as batches
-from otel_rollout.otlp import score_columns, writer
 from otel_rollout.otlp.score_columns import PackedColumn
 from otel_rollout.record import runtime
 from otel_rollout.record.capture import score_columns as captured
@@ -137,7 +137,7 @@ def _listed_scores(active: runtime.Runtime, name: str, values: Any, rows: int) -
                 f"score batch value {type(bad)}",
             )
     if redaction.hides(active.settings.redact, name):
-        known = [MARK if isinstance(value, str) else value for value in known]
+        known = [MARK if evaluations.is_label(value) else value for value in known]
     return captured.by_type(score_columns.SCORE, name, known)
 
 

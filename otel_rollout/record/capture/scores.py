@@ -106,7 +106,7 @@ def _given(active: runtime.Runtime, name: object, value: Any) -> Score | None:
             once_for=f"score value {type(value)}",
         )
         return None
-    if isinstance(given, str) and redaction.hides(active.settings.redact, name):
+    if evaluations.is_label(given) and redaction.hides(active.settings.redact, name):
         return MARK  # on the evaluation span, the attribute has another name
     return given
 

@@ -81,6 +81,13 @@ def _outline(value: Any, limit: int) -> bytes:
     return _dumps(_description(value))
 
 
+def _outline_of_tool(value: Any, limit: int) -> bytes:
+    """Describe a tool's arguments by type and size; keep the name of a tool that is called by its name."""
+    name = value.get("name") if type(value) is dict and "arguments" in value else None
+    outline = _outline(value, limit)
+    return outline if type(name) is not str else to_json({**orjson.loads(outline), "name": name}, limit)
+
+
 def _description(value: Any) -> str:
     type_ = type(value)
     return f"<{type_.__name__} of {len(value)}>" if issubclass(type_, _SIZED) else f"<{type_.__name__}>"
@@ -88,3 +95,5 @@ def _description(value: Any) -> str:
 
 ENCODERS: Final[Mapping[str, Encoder | None]] = {"full": to_json, "metadata": _outline, "none": None}
 """Value of ``OTEL_ROLLOUT_CAPTURE_CONTENT`` → encoder; None: values are not recorded."""
+ENCODERS_OF_TOOLS: Final = {**ENCODERS, "metadata": _outline_of_tool}
+"""The same for the arguments of a tool."""
