@@ -290,7 +290,7 @@ class Trajectory:
         if type(span) is RecordingSpan:
             span.identity = identity  # not the identity of an outer trajectory
             span.trajectory = self
-        if parent.get_span_context().is_valid:
+        if SPAN in context and parent.get_span_context().is_valid:
             span.set_attribute(semconv.BEGINS_TRAJECTORY, True)
         self._attach(outside, identified, span)
         if span.is_recording():
