@@ -78,6 +78,11 @@ class Conversation:
         return any(turn.has_content for turn in self.turns)
 
     @property
+    def own(self) -> Conversation:
+        """The conversation with the trajectory's own turns alone; with all of them if it has none."""
+        return replace(self, turns=[turn for turn in self.turns if turn.is_own] or self.turns)
+
+    @property
     def other_errors(self) -> int:
         """Number of turns with an error that are no tool calls: model calls, parsers, evaluators."""
         return sum(turn.role != TOOL and bool(turn.error) for turn in self.turns)
@@ -179,6 +184,10 @@ class _TurnBuilder:
 
     def _append(self, span: Span, added: Turn) -> None:
         added.sub_trajectory = self._sub_trajectory_of(span)
+        is_judging = semconv.IN_EVALUATOR in span.attributes or any(
+            kind_of(each) == semconv.KIND_EVALUATOR for each in (span, *self._tree.ancestors(span))
+        )
+        added.is_own = not (added.sub_trajectory or is_judging)
         self.turns.append(added)
 
     def _sub_trajectory_of(self, span: Span) -> str:
@@ -196,7 +205,7 @@ class _TurnBuilder:
         self._append(span, added)
         call_id = str(span.attributes.get(semconv.GEN_AI_TOOL_CALL_ID) or "")
         self._open_calls.add(OpenCall(span.span_id, self._caller_of(span), call_id, added))
-        if self._is_own(span, added):
+        if added.is_own:
             self._said.append((Message(TOOL, added.text, call_id=call_id), added))
 
     def _add_model_call(self, span: Span) -> None:
@@ -222,18 +231,11 @@ class _TurnBuilder:
             self._recent.append(call)
         elif not call.request.prompt_ids:
             self._untold = call
-        if not self._is_own(span, answer):
+        if not answer.is_own:
             return
         self._said += [*zip(new, heard, strict=True), (call, answer)]
         if self._longest is None or call.rank >= self._longest.rank:
             self._longest = call
-
-    def _is_own(self, span: Span, turn: Turn) -> bool:
-        """Return whether a call is the trajectory's own: not an evaluator's, nor a sub-trajectory's."""
-        return not turn.sub_trajectory and not (
-            semconv.IN_EVALUATOR in span.attributes
-            or any(kind_of(each) == semconv.KIND_EVALUATOR for each in self._tree.ancestors(span))
-        )
 
     def _restored(self, request: Request) -> Request:
         """Return a request with its shared prefix, if its span has only the new part."""

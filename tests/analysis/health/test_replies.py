@@ -223,6 +223,26 @@ def test_replies_that_nobody_recorded_are_no_copies(tmp_path: Path, output: str 
     assert answer(tmp_path, "siblings_identical", rows).status == status
 
 
+OTHERS = {
+    "a judge": {"name": "judge", "attributes": '{"rollout.in_evaluator":true}'},
+    "a sub-trajectory": {"rollout_n": 100},
+}
+"""What marks a model call that is not the trajectory's own."""
+
+
+@pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
+def test_copies_are_found_by_the_trajectorys_own_replies(tmp_path: Path, other: dict[str, Any]) -> None:
+    """What a judge or a sub-trajectory says makes no copy, and hides none."""
+
+    def said(own: str, others: str) -> list[dict[str, Any]]:
+        calls = [call(index, 1, 1, reply=others.format(index), **other) for index in range(8)]
+        return [*each_with(reply=own), *calls]
+
+    copies, judged = said("I add the two numbers. " * 12, "It is worth {}."), said("42", "It is right. " * 20)
+    assert answer(tmp_path / "a", "siblings_identical", copies).status == "unhealthy"
+    assert answer(tmp_path / "b", "siblings_identical", judged).status == "unobserved"
+
+
 def test_trajectories_of_different_groups_are_no_copies(tmp_path: Path) -> None:
     """Siblings are compared."""
     rows = [*trajectories(8), *(call(index, 1, reply=f"{index % 4}" * 300) for index in range(8))]
