@@ -337,6 +337,15 @@ def test_replaced_last_reply_has_a_note() -> None:
     assert [(turn.text, turn.note) for turn in chosen[2:]] == [("Eight.", ""), ("Sure?", ""), ("Yes.", "")]
 
 
+def test_answer_that_comes_back_without_its_reasoning_has_a_note() -> None:
+    """The model gets another context than the one that it was sampled with."""
+    thinking = assistant("<think>Six by seven.</think>42.")
+    asked = line(2, [user("6 * 7?")], thinking)
+    for again, note in ((assistant("42."), "the context was edited after message 1"), (thinking, "")):
+        turns = shown([asked, line(3, [user("6 * 7?"), again, user("Sure?")], "Yes.")]).turns
+        assert [(turn.text, turn.note) for turn in turns[2:]] == [("Sure?", note), ("Yes.", "")]
+
+
 def test_tool_keeps_its_own_result_beside_another_message() -> None:
     """A message without id that is not the recorded result is a turn of its own; a part of it is not."""
     asked = [user("Go")]

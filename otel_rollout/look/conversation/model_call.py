@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from otel_rollout.base import semconv
 from otel_rollout.look.conversation.summary import tokens_of
@@ -17,6 +17,9 @@ from otel_rollout.otlp import messages, model_calls
 from otel_rollout.otlp.messages import Message, Reply, Request, Shared
 from otel_rollout.otlp.model_calls import CallContents
 from otel_rollout.otlp.span import Span
+
+_THOUGHT_END: Final = "</think>"
+"""End of reasoning; an answer that comes back without it was edited, as the view ``continued_calls`` says."""
 
 
 @dataclass
@@ -168,7 +171,7 @@ def unsaid(
     """
     new = list(said[count:])
     if new and count == earlier.length and earlier.take_resent_reply(new[0]):
-        return new[1:], False
+        return new[1:], _THOUGHT_END in earlier.turn.text and _THOUGHT_END not in new[0].text
     last = max((index for index, message in enumerate(new) if message.role == MODEL), default=None)
     if last is None:
         return new, False

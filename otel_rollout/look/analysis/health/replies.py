@@ -47,7 +47,7 @@ _COPIES: Final = Fault(
 _CONTINUED_LIMITS: Final = RateLimits(rise=0.02, always=0.05, steady=0.01)
 _EDITED: Final = Fault(
     _CONTINUED_LIMITS,
-    "trajectories whose turns name the turn that they continue",
+    "trajectories with a turn that can be compared with an earlier one",
     "a turn whose context is not the beginning of the next one's, beyond answers that are encoded anew",
     "No model call names the turn that it continues: there is one turn each, a call has several answers, or "
     "OTEL_ROLLOUT_TURNS=whole.",
