@@ -364,6 +364,9 @@ def test_context_that_was_edited_or_is_new_has_a_note() -> None:
     assert turns[-1].tokens.output is None
 
 
+INSIDE = {**IDENTITY, semconv.ROLLOUT_N: 1}
+
+
 def tool(number: int, name: str, result: str | None, **more: Any) -> bytes:
     return line(number, {"name": name, "arguments": {}}, result, name=name, kind="TOOL", **more)
 
@@ -434,6 +437,15 @@ def test_replaced_last_reply_has_a_note() -> None:
         ("Eight.", ""), ("Nine.", "the context was edited after message 1"), ("Sure?", ""), ("Yes.", "")
     ]  # fmt: skip
     assert [(turn.text, turn.note) for turn in chosen[2:]] == [("Eight.", ""), ("Sure?", ""), ("Yes.", "")]
+
+
+def test_answer_that_comes_back_without_its_reasoning_has_a_note() -> None:
+    """The model gets another context than the one that it was sampled with."""
+    thinking = assistant("<think>Six by seven.</think>42.")
+    asked = line(2, [user("6 * 7?")], thinking)
+    for again, note in ((assistant("42."), "the context was edited after message 1"), (thinking, "")):
+        turns = shown([asked, line(3, [user("6 * 7?"), again, user("Sure?")], "Yes.")]).turns
+        assert [(turn.text, turn.note) for turn in turns[2:]] == [("Sure?", note), ("Yes.", "")]
 
 
 def test_tool_keeps_its_own_result_beside_another_message() -> None:
@@ -581,6 +593,53 @@ def test_result_of_a_tool_that_asks_a_model_is_shown_once() -> None:
     assert [(message.text, turn.name) for message, turn in found.said if message.role == "tool"] == [
         ("wool is warm", "research")
     ]
+
+
+BETWEEN = {
+    "a judge": [
+        line(5, {}, 0.5, name="rate", kind="EVALUATOR", end=60),
+        line(6, [user("Rate it")], "0.5", parent=5),
+        tool(7, "click", None, parent=5, error="TimeoutError: no button"),
+    ],
+    "a summary": [line(5, [user("In short?")], "wool")],
+    "a sub-trajectory": [
+        line(4, {}, "gave up", name="delegate", kind="TOOL", end=90),
+        line(5, None, None, parent=4, name="helper", kind="AGENT", attributes=INSIDE, end=80),
+        line(6, [user("Help")], "I look", parent=5, attributes=INSIDE),
+        tool(7, "look", "wool is warm", parent=5, attributes=INSIDE),
+        tool(8, "click", None, parent=5, attributes=INSIDE, error="TimeoutError: no button"),
+    ],
+    "a subagent": [
+        line(4, {}, "gave up", name="delegate", kind="TOOL", end=90),
+        line(5, [user("Help")], "I look", parent=4),
+        tool(6, "click", None, parent=4, error="TimeoutError: no button"),
+    ],
+}
+
+
+@pytest.mark.parametrize("result", ["wool is warm", None], ids=["told", "untold"])
+@pytest.mark.parametrize("between", BETWEEN.values(), ids=BETWEEN)
+def test_result_is_its_own_tools_whatever_model_is_asked_before_it_is_told(
+    between: list[bytes], result: str | None
+) -> None:
+    """A result is shown once, at the tool that gave it, and never at a tool of an evaluator or a subagent."""
+    told = [("search", "wool is warm"), *([("delegate", "gave up")] if b"delegate" in between[0] else [])]
+    answers = [
+        {"role": "tool", "tool_call_id": f"o{number}", "content": text}
+        for number, (_, text) in enumerate(told)
+    ]
+    found = shown(
+        [
+            line(2, [user("Why?")], assistant("I ask")),
+            tool(3, "search", result),
+            *between,
+            line(100, [user("Why?"), assistant("I ask"), *answers], assistant("Warm")),
+        ]
+    )
+    own = [(turn.name, turn.text) for turn in found.turns if turn.role == "tool" and not turn.sub_trajectory]
+    assert [each for each in own if each != ("click", "")] == told
+    said = [(turn.name, each.text) for each, turn in found.said if each.role == "tool"]
+    assert [each for each in said if each != ("click", "")] == told
 
 
 def test_tool_whose_result_no_model_gets_is_said_before_a_judge_is_asked() -> None:

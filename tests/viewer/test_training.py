@@ -89,6 +89,26 @@ def test_training_is_a_block_of_its_own(tmp_path: Path) -> None:
     assert "<script" not in page
 
 
+def test_turn_of_the_mismatch_is_one_that_the_trainer_has(tmp_path: Path) -> None:
+    """The trainer has no tokens of a failed call, of a judge or of a sub-trajectory."""
+    asked = {"input": json.dumps([{"role": "user", "content": "Go on."}])}
+    call = {"kind": "LLM", "name": "generate", **asked}
+    calls = [
+        row("1", "b01", "a1", output='"reply 1"', **call),
+        row("1", "b02", "a1", status="error", error_message="busy", **call),
+        row("1", "c01", "a1", kind="EVALUATOR", name="rate", output="0.5"),
+        row("1", "b03", "c01", output='"the verdict"', **call),
+        row("1", "b04", "a1", rollout_n=1, output='"a reply of the helper"', **call),
+        row("1", "b05", "a1", output='"reply 2"', **call),
+    ]
+    printed, page = shown(tmp_path, root("1"), *calls, *outcome(_SCORES))
+    place = re.search(r"in model turn 2 \(number (\d+) above\)", printed)
+    assert place is not None
+    below = printed.index(f"\n{place[1]:>2} assistant")
+    assert printed[below:].splitlines()[2].strip() == "reply 2"
+    assert f'href="#turn-{place[1]}"' in page
+
+
 def test_values_per_token_are_shown_around_the_largest_difference(tmp_path: Path) -> None:
     """They stand in the turn that has it; what is no number is empty."""
     values = [*(index / 10 for index in range(10)), None, 1.1]

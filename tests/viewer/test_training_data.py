@@ -289,3 +289,22 @@ def test_pair_has_one_prompt(tmp_path: Path, caplog: pytest.LogCaptureFixture) -
     with caplog.at_level(logging.WARNING):
         assert list(otel_rollout.open_table(str(tmp_path / "table")).preference_pairs()) == []
     assert "left out: 1 group, because" in caplog.text
+
+
+def test_pair_is_of_those_among_the_best_and_the_worst_that_fit(tmp_path: Path) -> None:
+    """Of several best siblings, one with another prompt or with the words of the worst makes no pair."""
+    said = [("Why?", "Because.", 1), ("Why not?", "So.", 1), ("Why?", "So.", 1), ("Why?", "Because.", 0)]
+    rows = [
+        each
+        for number, (asked, reply, reward) in enumerate(said, start=1)
+        for each in (
+            call(
+                f"{number}", "b", {"messages": [{"role": "user", "content": asked}]}, reply, rollout_n=number
+            ),
+            root(f"{number}", rollout_n=number),
+            score(f"{number}", f"c{number}", float(reward), rollout_n=number),
+        )
+    ]
+    written(tmp_path / "table", rows)
+    (pair,) = otel_rollout.open_table(str(tmp_path / "table")).preference_pairs()
+    assert (pair["chosen_path"], pair["rejected_path"]) == ("1/7/3", "1/7/4")

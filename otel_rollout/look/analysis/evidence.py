@@ -64,7 +64,7 @@ def _found(engine: Engine, search: Search) -> list[str]:
     source, grouping = rows, ""
     if search.tool is not None:
         called = f"call.kind = 'TOOL' AND call.tool_name = {literal(search.tool)}"
-        source = f"{rows} JOIN spans AS call ON call.trace_id = row.trace_id AND {called}"
+        source = f"{rows} LEFT JOIN spans AS call ON call.trace_id = row.trace_id AND {called}"
         grouping = " GROUP BY row.trace_id, row.path"
     sql = f"SELECT row.trace_id, row.path, {search.order} AS shown FROM {source}{grouping}"  # noqa: S608
     wanted = "shown > 0" if search.is_counted else "shown IS NOT NULL"

@@ -14,7 +14,14 @@ from typing import Any, TypeVar
 from otel_rollout.base import semconv
 from otel_rollout.look.conversation import summary
 from otel_rollout.look.conversation.call_marks import CallMarks
-from otel_rollout.look.conversation.model_call import ModelCall, OpenCalls, read_reply, read_request, unsaid
+from otel_rollout.look.conversation.model_call import (
+    ModelCall,
+    OpenCall,
+    OpenCalls,
+    read_reply,
+    read_request,
+    unsaid,
+)
 from otel_rollout.look.conversation.span_tree import SpanTree, error_of, is_model_call, kind_of
 from otel_rollout.look.conversation.summary import Summary
 from otel_rollout.look.conversation.trajectories import RecordedTrajectory
@@ -44,8 +51,8 @@ class Conversation:
     Attributes:
         summary: the trajectory's identity, state and scores.
         turns: each message and call once.
-        said: each message of the trajectory's own model calls once, with its turn. Messages of evaluators and
-            sub-trajectories are left out. The turn of a reply or of a tool's result is a call.
+        said: each message of the trajectory's own model calls once, with its turn. Messages and tools of
+            evaluators and sub-trajectories are left out. The turn of a reply or of a tool's result is a call.
         longest: the messages and the reply of the trajectory's model call with the longest context, the last
             one of several; empty without any. A failed call counts only if all calls failed, and an
             evaluator's call never.
@@ -69,6 +76,11 @@ class Conversation:
     def has_content(self) -> bool:
         """Whether any of its turns says something that was recorded."""
         return any(turn.has_content for turn in self.turns)
+
+    @property
+    def own(self) -> Conversation:
+        """The conversation with the trajectory's own turns alone; with all of them if it has none."""
+        return replace(self, turns=[turn for turn in self.turns if turn.is_own] or self.turns)
 
     @property
     def other_errors(self) -> int:
@@ -171,24 +183,38 @@ class _TurnBuilder:
         )
 
     def _append(self, span: Span, added: Turn) -> None:
-        path = summary.path_of(span.attributes)
-        added.sub_trajectory = path if path != self._recorded.summary.path else ""
+        added.sub_trajectory = self._sub_trajectory_of(span)
+        is_judging = semconv.IN_EVALUATOR in span.attributes or any(
+            kind_of(each) == semconv.KIND_EVALUATOR for each in (span, *self._tree.ancestors(span))
+        )
+        added.is_own = not (added.sub_trajectory or is_judging)
         self.turns.append(added)
+
+    def _sub_trajectory_of(self, span: Span) -> str:
+        path = summary.path_of(span.attributes)
+        return path if path != self._recorded.summary.path else ""
+
+    def _caller_of(self, span: Span) -> tuple[str, str]:
+        """Return whose call a span is: the sub-trajectory, and the nearest tool or evaluator around it."""
+        kinds = (semconv.KIND_TOOL, semconv.KIND_EVALUATOR)
+        around = (each.span_id for each in self._tree.ancestors(span) if kind_of(each) in kinds)
+        return self._sub_trajectory_of(span), next(around, "")
 
     def _add_tool(self, span: Span) -> None:
         added = tool_turn(span)
         self._append(span, added)
         call_id = str(span.attributes.get(semconv.GEN_AI_TOOL_CALL_ID) or "")
-        self._open_calls.add(span.span_id, call_id, added)
-        if not added.sub_trajectory:
+        self._open_calls.add(OpenCall(span.span_id, self._caller_of(span), call_id, added))
+        if added.is_own:
             self._said.append((Message(TOOL, added.text, call_id=call_id), added))
 
     def _add_model_call(self, span: Span) -> None:
         spans = [span, *self._tree.descendants(span)]
         call = ModelCall(self._restored(read_request(spans)), read_reply(spans))
+        call.caller, call.tools = self._caller_of(span), self._open_calls.made
         new, note = self._new_messages(call, span)
         self._calls |= {inner.span_id: call for inner in spans}
-        heard = self._turns_of(new, span)
+        heard = self._turns_of(new, call, span)
         added = [turn for turn in heard if not turn.is_call]
         for each in added:
             self._append(span, each)
@@ -205,10 +231,7 @@ class _TurnBuilder:
             self._recent.append(call)
         elif not call.request.prompt_ids:
             self._untold = call
-        is_judging = semconv.IN_EVALUATOR in span.attributes or any(
-            kind_of(each) == semconv.KIND_EVALUATOR for each in self._tree.ancestors(span)
-        )
-        if answer.sub_trajectory or is_judging:  # a call of an evaluator, or of a sub-trajectory
+        if not answer.is_own:
             return
         self._said += [*zip(new, heard, strict=True), (call, answer)]
         if self._longest is None or call.rank >= self._longest.rank:
@@ -230,7 +253,7 @@ class _TurnBuilder:
         request = call.request
         known, asked, everything = self._as_sequence(call)
         shared = known.shared(span.span_id, asked, span.start_ns)
-        earlier = self._calls.get(shared.turn) if shared else None
+        earlier = call.continued = self._calls.get(shared.turn) if shared else None
         known.add(span.span_id, everything, span.end_ns)
         count = shared.length if shared else 0
         if request.messages:
@@ -295,11 +318,11 @@ class _TurnBuilder:
         values = (messages.value_of(ancestor, semconv.INPUT_VALUE) for ancestor in self._tree.ancestors(span))
         return next((found for value in values if (found := messages.asked_in(value))), ())
 
-    def _turns_of(self, new: Sequence[Message], span: Span) -> list[Turn]:
+    def _turns_of(self, new: Sequence[Message], call: ModelCall, span: Span) -> list[Turn]:
         """Return the turn of each message; a tool's result goes to the turn of the tool's call."""
         around = [ancestor.span_id for ancestor in self._tree.ancestors(span)]
         results = [message for message in new if message.role == TOOL]
-        answered = iter(self._open_calls.take(results, around))
+        answered = iter(self._open_calls.take(results, call, around))
         turns = []
         for message in new:
             turn = (next(answered) if message.role == TOOL else None) or Turn(

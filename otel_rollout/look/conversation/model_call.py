@@ -6,9 +6,9 @@ span that has it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from otel_rollout.base import semconv
 from otel_rollout.look.conversation.summary import tokens_of
@@ -17,6 +17,9 @@ from otel_rollout.otlp import messages, model_calls
 from otel_rollout.otlp.messages import Message, Reply, Request, Shared
 from otel_rollout.otlp.model_calls import CallContents
 from otel_rollout.otlp.span import Span
+
+_THOUGHT_END: Final = "</think>"
+"""End of reasoning; an answer that comes back without it was edited, as the view ``continued_calls`` says."""
 
 
 @dataclass
@@ -27,6 +30,9 @@ class ModelCall:
         request: the whole request.
         reply: the whole reply.
         length: number of the request's messages; for token ids, number of tokens of request and reply.
+        caller: whose call it is, as in :class:`OpenCall`.
+        tools: number of the tool calls before it.
+        continued: the call whose context it continues; None for a context of its own.
         text: text of the request's and the reply's tokens, as far as it is known.
         turn: the reply's turn.
         resent: the reply in the form that a later context has; None if none repeats it.
@@ -35,6 +41,9 @@ class ModelCall:
     request: Request
     reply: Reply
     length: int = 0
+    caller: tuple[str, str] = ("", "")
+    tools: int = 0
+    continued: ModelCall | None = None
     text: str = ""
     turn: Turn = field(default_factory=lambda: Turn(MODEL))
     resent: Message | None = None
@@ -162,7 +171,7 @@ def unsaid(
     """
     new = list(said[count:])
     if new and count == earlier.length and earlier.take_resent_reply(new[0]):
-        return new[1:], False
+        return new[1:], _THOUGHT_END in earlier.turn.text and _THOUGHT_END not in new[0].text
     last = max((index for index, message in enumerate(new) if message.role == MODEL), default=None)
     if last is None:
         return new, False
@@ -188,65 +197,101 @@ def _without_common_end(
 # --- results of tools, which are in the next request --------------------------------------------------------
 
 
+class OpenCall(NamedTuple):
+    """A tool call whose result no request has yet.
+
+    Attributes:
+        span_id: id of its span.
+        caller: whose call it is: the sub-trajectory, and the id of the nearest tool or evaluator around it.
+        call_id: the call's id; empty if none was recorded.
+        turn: the call's turn.
+    """
+
+    span_id: str
+    caller: tuple[str, str]
+    call_id: str
+    turn: Turn
+
+
 class OpenCalls:
-    """The tool calls whose results no request has yet: calls since the last model call outside of them."""
+    """The tool calls whose results no request has yet, in the order of the timeline.
+
+    Attributes:
+        made: number of the tool calls so far, with those whose results a request has.
+    """
 
     def __init__(self) -> None:
-        self._open: dict[str, tuple[str, Turn]] = {}
-        """Id of the span → call id and turn."""
+        self.made = 0
+        self._open: list[tuple[int, OpenCall]] = []
+        self._asked: dict[tuple[str, str], ModelCall] = {}
+        """Caller → its last model call."""
 
-    def add(self, span_id: str, call_id: str, turn: Turn) -> None:
-        """Add a tool call; ``call_id`` is empty if none was recorded."""
-        self._open[span_id] = call_id, turn
+    def add(self, call: OpenCall) -> None:
+        """Add a tool call."""
+        self._open.append((self.made, call))
+        self.made += 1
 
-    def take(self, results: Sequence[Message], around: Collection[str]) -> list[Turn | None]:
+    def take(
+        self, results: Sequence[Message], model: ModelCall, around: Collection[str]
+    ) -> list[Turn | None]:
         """Return the turn of each result; None for the result of an older or unrecorded call.
 
         A call that recorded its result gets no message with another result, unless the ids of call and
-        message are equal. The calls with spans in ``around``, the spans around the model call, have no result
-        yet: for example a tool that asks a model.
+        message are equal. A call without id and result has to be the model's caller's, and made since the
+        call whose context the model continues: other models may be asked between, such as a judge. A request
+        in a sub-trajectory may have results of the trajectory around it, not the reverse.
+
+        Args:
+            results: the results that are new in a request.
+            model: the model call of the request.
+            around: ids of the spans around the model call, which have no result yet.
         """
-        running = {span_id: self._open.pop(span_id) for span_id in [*self._open] if span_id in around}
+        continued = model.continued
+        if continued is None or continued.caller != model.caller:
+            continued = self._asked.get(model.caller)
+        self._asked[model.caller] = model
+        if not results:
+            return []
         found: list[Turn | None] = [None] * len(results)
+        seen = [
+            (number, call)
+            for number, call in self._open
+            if call.span_id not in around and call.turn.sub_trajectory in ("", model.caller[0])
+        ]
+        seen.sort(key=lambda each: each[1].caller == model.caller)  # its own calls, the last one first
         for fits in (_has_id_and_text, _has_id, _has_text):
-            for index, turn in self._matches(results, found, fits):
-                found[index] = turn
+            for index in reversed(range(len(results))):
+                fitting = (each for each in reversed(seen) if fits(each[1], results[index]))
+                if found[index] is None and (taken := next(fitting, None)):
+                    found[index] = taken[1].turn
+                    seen.remove(taken)
         # The last results are the newest: an edited context may repeat older results before them.
         left = [index for index, turn in enumerate(found) if turn is None]
-        for index, (call_id, turn) in zip(left[-len(self._open) :], self._open.values(), strict=False):
-            if _may_be(call_id, results[index]) and _is_in_either(turn.text, results[index].text):
-                found[index] = turn
-        self._open = running
+        since = continued.tools if continued else 0
+        own = [call for number, call in seen if call.caller == model.caller and number >= since]
+        for index, call in zip(reversed(left), reversed(own), strict=False):
+            if _may_be(call, results[index]) and _is_in_either(call.turn.text, results[index].text):
+                found[index] = call.turn
+        taken_turns = set(map(id, found))
+        self._open = [each for each in self._open if id(each[1].turn) not in taken_turns]
         return found
 
-    def _matches(
-        self,
-        results: Sequence[Message],
-        found: Sequence[Turn | None],
-        fits: Callable[[str, Turn, Message], bool],
-    ) -> Iterator[tuple[int, Turn]]:
-        """Yield and remove each call that fits a result without a turn; last results get last calls."""
-        for index in reversed(range(len(results))):
-            if found[index] is None:
-                fitting = (id_ for id_, call in reversed(self._open.items()) if fits(*call, results[index]))
-                if span_id := next(fitting, None):
-                    yield index, self._open.pop(span_id)[1]
+
+def _has_id_and_text(call: OpenCall, result: Message) -> bool:
+    return _has_id(call, result) and squeezed(call.turn.text) == squeezed(result.text)
 
 
-def _has_id_and_text(call_id: str, turn: Turn, result: Message) -> bool:
-    return _has_id(call_id, turn, result) and squeezed(turn.text) == squeezed(result.text)
+def _has_id(call: OpenCall, result: Message) -> bool:
+    return bool(call.call_id) and call.call_id == result.call_id
 
 
-def _has_id(call_id: str, turn: Turn, result: Message) -> bool:
-    return bool(call_id) and call_id == result.call_id
+def _has_text(call: OpenCall, result: Message) -> bool:
+    said = squeezed(call.turn.text)
+    return _may_be(call, result) and bool(said) and said == squeezed(result.text)
 
 
-def _has_text(call_id: str, turn: Turn, result: Message) -> bool:
-    return _may_be(call_id, result) and bool(turn.text) and squeezed(turn.text) == squeezed(result.text)
-
-
-def _may_be(call_id: str, result: Message) -> bool:
-    return not (call_id and result.call_id)
+def _may_be(call: OpenCall, result: Message) -> bool:
+    return not (call.call_id and result.call_id)
 
 
 def _is_in_either(one: str, other: str) -> bool:

@@ -137,8 +137,12 @@ def _place(numbers: Mapping[str, float]) -> str:
 
 
 def _shown_turn(conversation: Conversation, model_turn: float | None) -> int | None:
-    """Return the number of a model turn among all shown turns, from 1; None if there is no such turn."""
-    places = [place for place, turn in enumerate(conversation.turns, start=1) if turn.is_model_call]
+    """Return the number of a model turn among all shown turns, from 1; None if there is no such turn.
+
+    The trainer's response has the replies of the trajectory's own model calls that returned.
+    """
+    trained = {id(turn) for _, turn in conversation.said if turn.is_model_call and not turn.error}
+    places = [place for place, turn in enumerate(conversation.turns, start=1) if id(turn) in trained]
     if model_turn is None or not 1 <= model_turn <= len(places):
         return None
     return places[int(model_turn) - 1]

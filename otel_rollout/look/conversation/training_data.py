@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
@@ -76,9 +77,10 @@ def examples(engine: Engine, trajectories: Iterable[Mapping[str, Any]]) -> Itera
 def pairs(engine: Engine, trajectories: Rows, min_spread: float) -> Iterator[Example]:
     """Yield the best and worst trajectory of each group whose rewards differ.
 
-    Among equal rewards, the first rollout counts. The prompt is all that precedes the first reply. A group
-    has no pair if a conversation of the two is unknown, if both are equal, or if their prompts differ; one
-    warning in the log counts such groups. A trajectory without a dataset row is in no group.
+    Among equal rewards, the first rollouts that make a pair count. The prompt is all that precedes the first
+    reply. Two trajectories make no pair if a conversation is unknown, if both are equal, or if their prompts
+    differ; one warning in the log counts groups without a pair. A trajectory without a dataset row is in no
+    group.
 
     Args:
         engine: queries the table.
@@ -89,44 +91,50 @@ def pairs(engine: Engine, trajectories: Rows, min_spread: float) -> Iterator[Exa
     rows = rated.select(*_GROUP, "rollout_n", "trace_id", "path", "reward").dicts()
     groups = grouped(rows, lambda row: tuple(row[name] for name in _GROUP)).values()
     ordered = (sorted(siblings, key=lambda row: (row["rollout_n"] or 0, row["path"])) for siblings in groups)
-    chosen = ((max(each, key=_reward), min(each, key=_reward)) for each in ordered)
-    spreads = ((best, worst, _reward(best) - _reward(worst)) for best, worst in chosen)
+    chosen = ([_rewarded(each, of(map(_reward, each))) for of in (max, min)] for each in ordered)
+    spreads = ((best, worst, _reward(best[0]) - _reward(worst[0])) for best, worst in chosen)
     differing = ((best, worst) for best, worst, spread in spreads if spread > 0 and spread >= min_spread)
     without = 0
     for part in chunks(differing, _TRACES_AT_ONCE // 2):
-        chats = _chats(engine, [row["trace_id"] for pair in part for row in pair])
+        chats = _chats(engine, [rows[0]["trace_id"] for pair in part for rows in pair])
         for best, worst in part:
-            made = _pair(best, worst, chats.get(best["trace_id"]), chats.get(worst["trace_id"]))
+            made = _pair(best[:1], worst[:1], chats)
+            if made is None and len(best) + len(worst) > 2:
+                made = _pair(best, worst, _chats(engine, [row["trace_id"] for row in (*best, *worst)]))
             without += made is None
             if made is not None:
                 yield made
     if without:
         _logger.warning(
-            "left out: %s, because the messages of the best or the worst trajectory are unknown, equal, or "
-            "answer another prompt",
+            "left out: %s, because the messages of the best and the worst trajectories are unknown, equal, "
+            "or answer another prompt",
             counted(without, "group"),
         )
 
 
+def _rewarded(rows: Sequence[Example], reward: float) -> list[Example]:
+    return [row for row in rows if _reward(row) == reward]
+
+
 def _pair(
-    best: Example, worst: Example, better: list[Example] | None, worse: list[Example] | None
+    bests: Sequence[Example], worsts: Sequence[Example], chats: Mapping[str, list[Example]]
 ) -> Example | None:
-    """Return a preference pair; None if a conversation is unknown, both are equal, or the prompts differ."""
-    if not better or not worse or better == worse:
-        return None
-    shared = _prompt_length(better)
-    if better[:shared] != worse[: _prompt_length(worse)]:
-        return None
-    return {
-        "path": best["group_path"],
-        "prompt": better[:shared],
-        "chosen": better[shared:],
-        "rejected": worse[shared:],
-        "chosen_path": best["path"],
-        "rejected_path": worst["path"],
-        "chosen_reward": best["reward"],
-        "rejected_reward": worst["reward"],
-    }
+    """Return the first pair of trajectories with equal prompts and different replies; None without any."""
+    for best, worst in itertools.product(bests, worsts):
+        better, worse = (chats.get(row["trace_id"]) or [] for row in (best, worst))
+        shared = _prompt_length(better)
+        if better and worse and better != worse and better[:shared] == worse[: _prompt_length(worse)]:
+            return {
+                "path": best["group_path"],
+                "prompt": better[:shared],
+                "chosen": better[shared:],
+                "rejected": worse[shared:],
+                "chosen_path": best["path"],
+                "rejected_path": worst["path"],
+                "chosen_reward": best["reward"],
+                "rejected_reward": worst["reward"],
+            }
+    return None
 
 
 def _prompt_length(chat: Sequence[Example]) -> int:

@@ -76,6 +76,7 @@ class Turn:
         marks: what matters for training: changed weights, a broken prefix.
         engine: what the call's requests took in an inference engine; None without such requests.
         sub_trajectory: path of the turn's sub-trajectory; empty for a turn of the trajectory itself.
+        is_own: whether it is the trajectory's own: no evaluator, none of its calls, no sub-trajectory's.
     """
 
     role: str
@@ -98,6 +99,7 @@ class Turn:
     marks: tuple[str, ...] = ()
     engine: EngineTime | None = None
     sub_trajectory: str = ""
+    is_own: bool = True
 
     @property
     def calls_outside_text(self) -> tuple[Call, ...]:

@@ -1,9 +1,17 @@
--- What a check of health has to know of each model call that is the trajectory's own, not of another run's trajectory
--- inside it. Control tokens of chat templates are never part of a message; tokens of tool calls are not among them. Text of
+-- What a check of health has to know of each model call, but of another run's trajectory inside. Calls in an evaluator and
+-- of sub-trajectories are not the trajectory's own; health compares siblings by these alone. Control tokens of chat templates are never part of a message; tokens of tool calls are not among them. Text of
 -- token ids may end with those that end a turn, and a reply of them alone is empty.
 SELECT
   trace_id, span_id, parent_span_id, start_ns, tokens_in, tokens_out, continues, shared, turn_length, break_kind,
-  messages_system, messages_system + messages_user + messages_assistant + messages_tool AS messages,
+  messages_system, messages_assistant, messages_system + messages_user + messages_assistant + messages_tool AS messages,
+  CASE WHEN continues IS NULL AND messages_assistant > 0 THEN input END AS held_in,
+  CASE
+    WHEN length(reply) < 48 THEN '"' || escaped || '"'
+    WHEN escaped <> '' THEN right(escaped, 48)
+  END AS ending,
+  coalesce(reply LIKE '%</think>%', false) AS has_thought,
+  coalesce(input LIKE '%</think>%' OR input LIKE '%"reasoning%' OR input LIKE '%"thinking%', true) AS tells_thought,
+  coalesce(path, root_path) = root_path AND coalesce(attributes, '') NOT LIKE '%"rollout.in_evaluator":true%' AS is_own,
   octet_length(reply) AS reply_bytes, reached_limit OR tokens_out >= max_tokens AS is_cut, has_ids,
   (finish_reason IS NOT NULL AND finish_reason <> 'completed')
     OR (status <> 'error' AND tokens_out IS NOT NULL AND max_tokens IS NOT NULL) AS has_end,
@@ -19,7 +27,8 @@ SELECT
       AND coalesce(regexp_like(input, '((' || control || ')\s*)+[^\s<\[]'), false)) AS has_special
 FROM (
   SELECT
-    call.*,
+    call.*, root.path AS root_path,
+    replace(replace(replace(trim(call.reply), '\', '\\'), '"', '\"'), chr(10), '\n') AS escaped,
     coalesce(
       regexp_like(call.output, '"(token_ids|response_ids|output_ids|completion_ids)"|^\[\s*[0-9]+\s*[],]'), false
     ) AS has_ids,

@@ -1,7 +1,8 @@
 -- What the model calls of each trajectory show: whether any is so, of those where it is known.
 SELECT
-  trace_id AS reply_trace, count(*) AS own_calls, CAST(coalesce(sum(reply_bytes), 0) AS BIGINT) AS reply_bytes,
-  CAST(sum(tokens_out) FILTER (WHERE has_reply) AS BIGINT) AS reply_tokens,
+  trace_id AS reply_trace, CAST(coalesce(sum(reply_bytes), 0) AS BIGINT) AS reply_bytes,
+  count(*) FILTER (WHERE is_own) AS own_calls, CAST(sum(reply_bytes) FILTER (WHERE is_own) AS BIGINT) AS own_bytes,
+  CAST(sum(tokens_out) FILTER (WHERE is_own AND has_reply) AS BIGINT) AS own_tokens,
   bool_or(coalesce(is_cut, false)) FILTER (WHERE has_end) AS has_cut,
   bool_or(coalesce(is_empty, false)) FILTER (WHERE has_reply) AS has_empty,
   bool_or(has_special) FILTER (WHERE has_text) AS has_special,

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from otel_rollout.look.analysis.group.siblings import MAX_SIBLINGS, GroupName, Siblings, names_in, siblings_in
+from otel_rollout.look.analysis.group.tree import tree_of
 from otel_rollout.look.analysis.run_choice import Run, run_of
 from otel_rollout.look.conversation.summary import reward_of
 from otel_rollout.look.conversation.trajectories import summaries_of
@@ -54,6 +55,24 @@ def told(found: Siblings) -> list[tuple[str, str, float | None, str]]:
         (each.name, each.summary.state, reward_of(each.summary), each.conversation.turns[-1].text)
         for each in found.found
     ]
+
+
+def test_siblings_are_told_apart_by_their_own_turns(tmp_path: Path) -> None:
+    """What a reward function, its judge or a sub-trajectory says does not tell that siblings differ."""
+
+    def judged(trace: str, rollout: int, verdict: str) -> list[dict[str, Any]]:
+        identity = {"rollout_n": rollout}
+        call = {"kind": "LLM", "input": '"Is it right?"', "output": json.dumps(verdict)}
+        return [
+            *trajectory(trace, "It is so.", float(rollout), **identity),
+            row(trace, "d" + trace, "a" + trace, kind="EVALUATOR", name="grade", output=verdict, **identity),
+            row(trace, "e" + trace, "d" + trace, **call, **identity),
+            row(trace, "f" + trace, "a" + trace, **call, rollout_n=100),
+        ]
+
+    found = in_table(engine(tmp_path, judged("1", 0, "no"), judged("2", 1, "yes")), "1/7")
+    assert told(found) == [("1/7/0", "ok", 0.0, "It is so."), ("1/7/1", "ok", 1.0, "It is so.")]
+    assert [leaf.siblings for leaf in tree_of(found).mixed] == [found.found]
 
 
 def test_siblings_are_read_in_order_with_state_and_reward(tmp_path: Path) -> None:

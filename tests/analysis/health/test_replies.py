@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from otel_rollout.turns import context_diff
 from tests.analysis.health.answers import answer, call, span, trajectories
 
 _CALLS = '{"choices":[{"message":{"role":"assistant","content":null,"tool_calls":[{"id":"1"}]}}]}'
@@ -202,6 +204,83 @@ def test_messages_that_are_no_prefix_of_the_next_context_are_an_edit(
     assert answer(tmp_path, "context_edited", two_conversations(shared, length)).status == status
 
 
+def system(text: str) -> dict[str, str]:
+    return {"role": "system", "content": text}
+
+
+def user(text: str) -> dict[str, str]:
+    return {"role": "user", "content": text}
+
+
+def assistant(text: str) -> dict[str, str]:
+    return {"role": "assistant", "content": text}
+
+
+ASKED = [system("It is ten."), user("Why?")]
+SECOND = [*ASKED, assistant("<think>Let me see.</think> First."), user("And?")]
+THIRD = [*SECOND, assistant("Second."), user("So?")]
+FOURTH = [*THIRD, assistant("Third."), user("Then?")]
+
+
+def recorded(*contexts: list[dict[str, str]]) -> Iterator[dict[str, Any]]:
+    """Yield eight trajectories with a model call for each context; each call has the next reply."""
+    yield from trajectories(8)
+    replies = ("<think>Let me see.</think> First.", "Second.", "Third.", "Fourth.")
+    for index in range(8):
+        known = context_diff.Turns(context_diff.MESSAGE_BYTES)
+        for turn, (context, reply) in enumerate(zip(contexts, replies, strict=False)):
+            id_, items = span(index, 1, turn), context_diff.messages(context)
+            shared = known.shared(id_, items, turn)
+            known.add(id_, items, turn)
+            named = (
+                {"continues": shared.turn, "shared": shared.length, "turn_length": len(context)}
+                if shared
+                else {}
+            )
+            roles = [message["role"] for message in context]
+            counts = {
+                f"messages_{role}": roles.count(role) for role in ("system", "user", "assistant", "tool")
+            }
+            asked = json.dumps({"messages": context}, separators=(",", ":"), ensure_ascii=False)
+            yield call(index, 1, turn, input=asked, reply=reply, output=json.dumps(reply), **named, **counts)
+
+
+EDITS = {
+    "an answer in the middle": [ASKED, SECOND, THIRD, [*SECOND, assistant("Changed."), *FOURTH[5:]]],
+    "an old turn is left out": [ASKED, SECOND, THIRD, [*ASKED, *FOURTH[4:]]],
+    "the first question": [ASKED, SECOND, [ASKED[0], user("How?"), *THIRD[2:]]],
+    "the system's prompt": [ASKED, SECOND, [system("It is eleven."), *THIRD[1:]]],
+    "the system's prompt each time": [ASKED, [system("It is eleven."), *SECOND[1:]]],
+    "reasoning is left out": [ASKED, [*ASKED, assistant("First."), user("And?")]],
+}
+CONTINUATIONS = {
+    "a conversation": [ASKED, SECOND, THIRD, FOURTH],
+    "a step back": [ASKED, SECOND, THIRD, [*SECOND, assistant("Other."), user("So?")]],
+    "other samples of a turn": [ASKED, SECOND, SECOND, THIRD],
+    "a subagent with the same instructions": [ASKED, SECOND, [ASKED[0], user("Help")], THIRD],
+    "a subagent that is shown an example": [
+        ASKED, SECOND, [system("Help"), user("One?"), assistant("1."), user("Second.")], THIRD
+    ],
+    "a summary that replaces all": [ASKED, SECOND, [ASKED[0], user("In short: First. Second.")]],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("contexts", EDITS.values(), ids=EDITS)
+def test_context_is_edited_if_it_has_an_answer_and_not_what_was_asked(
+    tmp_path: Path, contexts: list[list[dict[str, str]]]
+) -> None:
+    """Wherever messages were changed or left out, the last context is not what the answers were given to."""
+    assert answer(tmp_path, "context_edited", recorded(*contexts)).status == "unhealthy"
+
+
+@pytest.mark.parametrize("contexts", CONTINUATIONS.values(), ids=CONTINUATIONS)
+def test_step_back_or_another_conversation_is_no_edit(
+    tmp_path: Path, contexts: list[list[dict[str, str]]]
+) -> None:
+    """Each call has all that was asked before the answers that it has."""
+    assert answer(tmp_path, "context_edited", recorded(*contexts)).status == "healthy"
+
+
 def test_turns_without_a_reference_are_unobserved(tmp_path: Path) -> None:
     """Nobody knows whether one continues another."""
     rows = [*trajectories(8), *(call(index, 1, turn, reply="x") for index in range(8) for turn in (0, 1))]
@@ -221,6 +300,26 @@ def test_replies_that_nobody_recorded_are_no_copies(tmp_path: Path, output: str 
     """Instrumentors count tokens without recording content; equal counts prove nothing."""
     rows = each_with(output=output, tokens_out=64)
     assert answer(tmp_path, "siblings_identical", rows).status == status
+
+
+OTHERS = {
+    "a judge": {"name": "judge", "attributes": '{"rollout.in_evaluator":true}'},
+    "a sub-trajectory": {"rollout_n": 100},
+}
+"""What marks a model call that is not the trajectory's own."""
+
+
+@pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
+def test_copies_are_found_by_the_trajectorys_own_replies(tmp_path: Path, other: dict[str, Any]) -> None:
+    """What a judge or a sub-trajectory says makes no copy, and hides none."""
+
+    def said(own: str, others: str) -> list[dict[str, Any]]:
+        calls = [call(index, 1, 1, reply=others.format(index), **other) for index in range(8)]
+        return [*each_with(reply=own), *calls]
+
+    copies, judged = said("I add the two numbers. " * 12, "It is worth {}."), said("42", "It is right. " * 20)
+    assert answer(tmp_path / "a", "siblings_identical", copies).status == "unhealthy"
+    assert answer(tmp_path / "b", "siblings_identical", judged).status == "unobserved"
 
 
 def test_trajectories_of_different_groups_are_no_copies(tmp_path: Path) -> None:

@@ -94,6 +94,31 @@ def test_recovery_is_shown_by_trajectories_from_before(tmp_path: Path) -> None:
     assert (tool.is_worse, tool.examples[0]) == (False, "6/524/0")
 
 
+@pytest.mark.parametrize(
+    ("name", "examples"),
+    [
+        ("tool_seconds:browser", ("6/526/1", "6/524/0", "6/524/1")),
+        ("tool_calls:browser", ("6/524/0", "6/524/1", "6/525/0")),
+    ],
+)
+def test_tools_mean_that_fell_is_shown_by_the_lowest_after(
+    tmp_path: Path, name: str, examples: tuple[str, ...]
+) -> None:
+    """A tool that is faster, or no longer called, has its examples in the later steps, as any mean has."""
+    rows = []
+    for row in failing_tool(first_bad=99):
+        if row.get("tool_name") and row["step"] > 5:
+            if name == "tool_calls:browser":
+                continue
+            row["duration_ns"] //= 3 if (row["sample_index"], row["rollout_n"]) == ("526", 1) else 2
+        rows.append(row)
+    engine = engine_of(tmp_path, *rows)
+    run = run_of(engine)
+    steps = report_of(engine, run).training
+    changes = compare(engine, Side(run, steps[:5]), Side(run, steps[5:]), [steps]).changes
+    assert next(change for change in changes if change.name == name).examples == examples
+
+
 def test_run_of_two_steps_can_be_compared(tmp_path: Path) -> None:
     """Without any other step, the size of the sample is the noise."""
     engine = engine_of(tmp_path, *failing_tool(steps=2, first_bad=2))

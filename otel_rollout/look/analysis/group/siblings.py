@@ -35,7 +35,7 @@ class Sibling:
     Attributes:
         name: its path; with the beginning of its trace id if several trajectories have this path.
         reference: what ``otel-rollout show`` takes: its path, or its trace id if several have this path.
-        conversation: the trajectory, turn by turn.
+        conversation: the trajectory's own turns, without those of evaluators and sub-trajectories.
     """
 
     name: str
@@ -174,7 +174,7 @@ def _read(engine: Engine, trace_ids: Sequence[str], name: GroupName) -> tuple[Si
     conversations.sort(key=lambda each: each.summary.order)
     named = references([each.summary for each in conversations])
     return tuple(
-        Sibling(_name(each.summary, named[each.summary.trace_id]), named[each.summary.trace_id], each)
+        Sibling(_name(each.summary, named[each.summary.trace_id]), named[each.summary.trace_id], each.own)
         for each in conversations
     )
 

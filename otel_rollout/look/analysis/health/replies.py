@@ -47,7 +47,7 @@ _COPIES: Final = Fault(
 _CONTINUED_LIMITS: Final = RateLimits(rise=0.02, always=0.05, steady=0.01)
 _EDITED: Final = Fault(
     _CONTINUED_LIMITS,
-    "trajectories whose turns name the turn that they continue",
+    "trajectories with a turn that can be compared with an earlier one",
     "a turn whose context is not the beginning of the next one's, beyond answers that are encoded anew",
     "No model call names the turn that it continues: there is one turn each, a call has several answers, or "
     "OTEL_ROLLOUT_TURNS=whole.",
@@ -68,11 +68,11 @@ _MIN_BYTES: Final = 200
 _MIN_TOKENS: Final = 60
 """Least tokens of a trajectory's replies, if no text was recorded."""
 _LONG: Final = (
-    f"sample_index IS NOT NULL AND (reply_bytes >= {_MIN_BYTES} "
-    f"OR (reply_bytes = 0 AND reply_tokens >= {_MIN_TOKENS}))"
+    f"sample_index IS NOT NULL AND (own_bytes >= {_MIN_BYTES} "
+    f"OR (coalesce(own_bytes, 0) = 0 AND own_tokens >= {_MIN_TOKENS}))"
 )
 """SQL condition of a trajectory that may have siblings, and whose replies are long enough."""
-_LENGTHS: Final = ("group_path", "own_calls", "reply_bytes", "reply_tokens")
+_LENGTHS: Final = ("group_path", "own_calls", "own_bytes", "own_tokens")
 """Columns in which a copy equals its sibling."""
 _MANY: Final = 1000
 """Number of trajectories from which on a query selects them by a subquery.
@@ -116,7 +116,7 @@ def retokenized(scope: Scope) -> Finding:
 
 
 def copied(scope: Scope) -> Finding:
-    """Find siblings whose replies are equal, letter for letter."""
+    """Find siblings whose own replies are equal, letter for letter."""
     groups = f"SELECT group_path FROM {scope.signs} WHERE {_LONG} GROUP BY group_path HAVING count(*) > 1"  # noqa: S608
     counts = scope.counts(
         f"SELECT one.trace_id, step, copy.trace_id IS NOT NULL AS is_bad FROM ({groups}) AS several "  # noqa: S608
@@ -139,7 +139,7 @@ SELECT trace_id FROM (
   SELECT hashed.trace_id, count(*) OVER (PARTITION BY one.group_path, hashed.hash) AS copies
   FROM (
     SELECT trace_id, string_agg(md5(coalesce(reply, output, '')), '' ORDER BY start_ns) AS hash
-    FROM {scope.spans_of()} AS span WHERE kind = 'LLM' AND {is_alike}
+    FROM {scope.spans_of()} AS span WHERE kind = 'LLM' AND is_own AND {is_alike}
     GROUP BY trace_id
   ) AS hashed JOIN {scope.signs} AS one ON hashed.trace_id = one.trace_id
 ) AS compared WHERE copies > 1"""  # noqa: S608

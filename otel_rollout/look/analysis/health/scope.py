@@ -26,6 +26,11 @@ SELECT
   reward IS NULL AND reward_label IS NULL AS has_no_reward
 FROM finite_rewards"""  # noqa: S608
 
+_IS_OWN: Final = (
+    "coalesce(span.path, root.path) = root.path "
+    f"AND coalesce(span.attributes, '') NOT LIKE '%\"{semconv.IN_EVALUATOR}\":true%'"
+)
+"""SQL for whether a span is the trajectory's own: not in an evaluator, nor of a sub-trajectory."""
 _COMPARED: Final = ("lag", "mismatch", "mismatch_mean")
 """Numbers of the trainer of which checks make means."""
 
@@ -101,7 +106,7 @@ class Scope:
         """Return the spans of the run's trajectories, or of some of them, as an SQL source.
 
         Each span has step and group of the trace's root: a sub-trajectory may have another identity, or not
-        say that it is of validation.
+        say that it is of validation. ``is_own`` is that of the view ``call_signs``.
 
         Args:
             condition: SQL condition on the trajectory.
@@ -109,7 +114,8 @@ class Scope:
         of_run = filters.equals("span.run_id", self.run.run_id)
         return (
             "(SELECT span.* EXCEPT (step, sample_index, group_path), root.step, root.sample_index, "  # noqa: S608
-            f"root.group_path FROM (SELECT * FROM {self._roots} WHERE {condition}) AS root "
+            f"root.group_path, {_IS_OWN} AS is_own "
+            f"FROM (SELECT * FROM {self._roots} WHERE {condition}) AS root "
             f"JOIN spans AS span ON span.trace_id = root.trace_id WHERE {of_run})"
         )
 
@@ -118,7 +124,7 @@ class Scope:
         return self._table(
             "roots",
             "SELECT trace_id, run_id, project, experiment, step, step_text, sample_index, validate, "  # noqa: S608
-            f"group_path FROM roots WHERE {self.condition}",
+            f"group_path, path FROM roots WHERE {self.condition}",
         )
 
     @functools.cached_property

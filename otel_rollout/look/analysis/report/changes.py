@@ -268,7 +268,7 @@ def _search(change: RunChange, measure: Measure, before: Side, after: Side) -> S
     the lowest figures after.
     """
     is_rise = change.after > change.before
-    counts = measure.unit == "share" or measure.tool is not None
+    counts = measure.unit == "share"
     side = before if counts and not is_rise else after
     return Search(
         side.run,

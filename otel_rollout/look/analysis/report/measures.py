@@ -318,7 +318,9 @@ def _of_tool(name: str) -> Iterator[Measure]:
         "count(*) FILTER (WHERE call.status = 'error')",
         lambda step: dict(in_step(step).error_types),
     )
-    per_trajectory = _number(f"tool_calls:{name}", f"tool {name}: calls of a trajectory", calls, "count(*)")
+    per_trajectory = _number(
+        f"tool_calls:{name}", f"tool {name}: calls of a trajectory", calls, "count(call.span_id)"
+    )
     seconds = _seconds(
         f"tool_seconds:{name}",
         f"tool {name}: seconds of a call",
