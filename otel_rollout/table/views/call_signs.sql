@@ -1,6 +1,7 @@
--- What a check of health has to know of each model call, but of another run's trajectory inside. Calls in an evaluator and
--- of sub-trajectories are not the trajectory's own; health compares siblings by these alone. Control tokens of chat templates are never part of a message; tokens of tool calls are not among them. Text of
--- token ids may end with those that end a turn, and a reply of them alone is empty.
+-- What a check of health has to know of each model call that is of no other run's trajectory. Calls in an evaluator and of
+-- sub-trajectories are not the trajectory's own; siblings are compared by their own calls. Control tokens of chat
+-- templates are never part of a message; tokens of tool calls are not among them. Text of token ids may end with those
+-- that end a turn, and a reply of them alone is empty.
 SELECT
   trace_id, span_id, parent_span_id, start_ns, tokens_in, tokens_out, continues, shared, turn_length, break_kind,
   messages_system, messages_assistant, messages_system + messages_user + messages_assistant + messages_tool AS messages,

@@ -10,7 +10,8 @@ SELECT
     THEN sum(spent_ns) FILTER (WHERE kind = 'TOOL') END AS tool_ns,
   CASE WHEN count(*) FILTER (WHERE kind = 'EVALUATOR') = count(spent_ns) FILTER (WHERE kind = 'EVALUATOR')
     THEN sum(spent_ns) FILTER (WHERE kind = 'EVALUATOR') END AS reward_ns,
-  sum(spent_ns) AS inside_ns, max(end_ns) AS last_ns, nullif(CASE WHEN count(spent_ns) = 0 THEN count(*) ELSE count(is_lost) - count(spent_ns) END, 0) AS untimed_calls,
+  sum(spent_ns) AS inside_ns, max(end_ns) AS last_ns,
+  nullif(CASE WHEN count(spent_ns) = 0 THEN count(*) ELSE count(is_lost) - count(spent_ns) END, 0) AS untimed_calls,
   bool_or(is_lost) AS has_lost_calls
 FROM (
   SELECT trace_id, kind, end_ns - start_ns AS spent_ns, end_ns, false AS is_lost FROM segments
