@@ -39,6 +39,12 @@ def spans_of_json(data: Mapping[str, Any]) -> Iterator[Span]:
                 yield Span(fields, within)
 
 
+def scopes_of_json(data: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the scopes of a line's JSON."""
+    for of_resource in data["resourceSpans"]:
+        yield from (of_scope.get("scope", {}) for of_scope in of_resource.get("scopeSpans", ()))
+
+
 def without_spans(data: Mapping[str, Any], is_left_out: Callable[[Span], bool]) -> None:
     """Remove spans from a line's JSON."""
     for of_resource in data["resourceSpans"]:

@@ -19,7 +19,7 @@ from otel_rollout.base import semconv
 from otel_rollout.base.errors import logger, pass_on
 from otel_rollout.base.redaction_names import EVERYTHING, MARK, SHIPPED, problem
 from otel_rollout.base.setting_parsers import listed
-from otel_rollout.otlp.json_line import HEAD_WITHOUT_RESOURCE, changed_texts, spans_of_json
+from otel_rollout.otlp.json_line import HEAD_WITHOUT_RESOURCE, changed_texts, scopes_of_json, spans_of_json
 from otel_rollout.otlp.json_values import hide_texts
 from otel_rollout.otlp.writer import AttributeInput
 
@@ -159,8 +159,8 @@ def without_content(line: bytes) -> bytes:
     from otel_rollout.redaction import kept  # here: the names of calls take a tenth of our import
 
     data = orjson.loads(HEAD_WITHOUT_RESOURCE + line)
-    for of_scope in data["resourceSpans"][0]["scopeSpans"]:
-        hide_texts(of_scope.get("scope", {}), MARK, kept.is_kept)
+    for scope in scopes_of_json(data):
+        hide_texts(scope, MARK, kept.is_kept)
     for span in spans_of_json(data):
         kept.keep_tool_name(span)
         span.hide_text(MARK, kept.is_kept)

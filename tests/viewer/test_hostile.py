@@ -196,7 +196,9 @@ def test_printable_text_stays_unchanged(text: str) -> None:
 def test_spans_inside_one_another_are_shown_once() -> None:
     """A circle of damaged spans does not repeat turns."""
     circle = [
-        line(2, None, None, parent=3, kind="AGENT"),
+        line(2, None, None, parent=3, kind="AGENT", attributes={"rollout.begins_trajectory": True}),
         line(3, None, "found", parent=2, kind="TOOL", name="search"),
     ]
-    assert [turn.name for turn in shown(circle, root_id=2).turns] == ["search"]
+    found = shown(circle, root_id=2)
+    assert [turn.name for turn in found.turns] == ["search"]
+    assert found.summary.facts == {}, "the mark of a sub-trajectory is none"

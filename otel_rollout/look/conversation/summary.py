@@ -19,6 +19,8 @@ _INTEGER: Final = re.compile("[+-]?[0-9]{1,4000}")  # Python converts at most 4,
 _PATH: Final = (semconv.STEP, semconv.SAMPLE_INDEX, semconv.ROLLOUT_N)
 _NO_FACTS: Final = (
     *semconv.IDENTITY,
+    semconv.BEGINS_TRAJECTORY,
+    semconv.IN_EVALUATOR,
     semconv.SCORE_ORIGIN,
     semconv.TOKENIZER,
     semconv.TEXT_OF,
