@@ -161,7 +161,7 @@ def test_tokens_of_a_late_model_call_are_added_to_a_scored_trace(uri, project, r
 
 @not_in_3_14
 def test_late_score_becomes_feedback(uri, project, rollouts, exporter_for):
-    """A late evaluation span leaves the state and tags of the trace unchanged."""
+    """A late evaluation span of another library adds a tag, and leaves the trace's state unchanged."""
     with rollouts.span("Agent.run", "AGENT") as root:
         pass
     exporter = exporter_for(uri)
@@ -186,7 +186,7 @@ def test_late_score_becomes_feedback(uri, project, rollouts, exporter_for):
     assert (feedback.value, feedback.rationale) == (0.75, "exact match")
     assert feedback.span_id == f"{root.get_span_context().span_id:016x}"
     assert tree(after)["score reward"][:2] == ("Agent.run", "EVALUATOR")
-    assert after.info.tags == before.info.tags
+    assert after.info.tags == {**before.info.tags, "reward": "0.75"}
     assert (after.info.state, after.info.request_time) == (before.info.state, before.info.request_time)
 
 
