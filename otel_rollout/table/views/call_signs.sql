@@ -13,7 +13,8 @@ SELECT
   coalesce(reply LIKE '%</think>%', false) AS has_thought,
   coalesce(input LIKE '%</think>%' OR input LIKE '%"reasoning%' OR input LIKE '%"thinking%', true) AS tells_thought,
   coalesce(path, root_path) = root_path AND coalesce(attributes, '') NOT LIKE '%"rollout.in_evaluator":true%' AS is_own,
-  octet_length(reply) AS reply_bytes, reached_limit OR tokens_out >= max_tokens AS is_cut, has_ids,
+  octet_length(reply) AS reply_bytes, md5(coalesce(reply, output, '')) AS reply_hash,
+  reached_limit OR tokens_out >= max_tokens AS is_cut, has_ids,
   (finish_reason IS NOT NULL AND finish_reason <> 'completed')
     OR (status <> 'error' AND tokens_out IS NOT NULL AND max_tokens IS NOT NULL) AS has_end,
   status <> 'error' AND (reply IS NULL OR regexp_like(reply, '^((' || control || ')|\s)*$')) AND CASE

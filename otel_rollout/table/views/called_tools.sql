@@ -3,7 +3,7 @@
 SELECT
   root.trace_id, root.run_id, root.project, root.experiment, root.step, root.step_text, root.sample_index, root.validate,
   root.group_path, counted.tool_name, counted.error_type, counted.error,
-  (counted.run_id IS NOT DISTINCT FROM root.run_id) AS is_own,
+  (counted.run_id IS NOT DISTINCT FROM root.run_id) AS is_of_run,
   counted.calls, counted.known, counted.timed, counted.duration_ns
 FROM (
   SELECT

@@ -2,8 +2,8 @@
 SELECT
   trace_id AS tool_trace,
   array_agg({
-    'tool_name': tool_name, 'error_type': error_type, 'error': error, 'is_own': is_own, 'calls': calls, 'known': known,
-    'timed': timed, 'duration_ns': duration_ns
+    'tool_name': tool_name, 'error_type': error_type, 'error': error, 'is_of_run': is_of_run, 'calls': calls,
+    'known': known, 'timed': timed, 'duration_ns': duration_ns
   }) AS tools
 FROM called_tools
 GROUP BY trace_id

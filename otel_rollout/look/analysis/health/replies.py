@@ -138,8 +138,8 @@ def _copies(scope: Scope) -> str:
 SELECT trace_id FROM (
   SELECT hashed.trace_id, count(*) OVER (PARTITION BY one.group_path, hashed.hash) AS copies
   FROM (
-    SELECT trace_id, string_agg(md5(coalesce(reply, output, '')), '' ORDER BY start_ns) AS hash
-    FROM {scope.spans_of()} AS span WHERE kind = 'LLM' AND is_own AND {is_alike}
+    SELECT trace_id, string_agg(reply_hash, '' ORDER BY start_ns) AS hash
+    FROM call_signs WHERE is_own AND {is_alike}
     GROUP BY trace_id
   ) AS hashed JOIN {scope.signs} AS one ON hashed.trace_id = one.trace_id
 ) AS compared WHERE copies > 1"""  # noqa: S608

@@ -16,9 +16,9 @@ from otel_rollout.table import filters, views
 from otel_rollout.table.query import Engine
 
 GROUP: Final = "CASE WHEN sample_index IS NOT NULL THEN group_path END"
+"""SQL for the path of a group; null for a trajectory without a dataset row, which is in no group."""
 UNIT: Final = f"coalesce({GROUP}, trace_id)"
 """SQL for what often fails as a whole: the group, or a trajectory that is in none."""
-"""SQL for the path of a group; null for a trajectory without a dataset row, which is in no group."""
 _TRAJECTORIES: Final = f"""
 SELECT
   trace_id, step, sample_index, {GROUP} AS group_path, rollout_n, state, seconds, turns, tool_calls,
@@ -26,11 +26,6 @@ SELECT
   reward IS NULL AND reward_label IS NULL AS has_no_reward
 FROM finite_rewards"""  # noqa: S608
 
-_IS_OWN: Final = (
-    "coalesce(span.path, root.path) = root.path "
-    f"AND coalesce(span.attributes, '') NOT LIKE '%\"{semconv.IN_EVALUATOR}\":true%'"
-)
-"""SQL for whether a span is the trajectory's own: not in an evaluator, nor of a sub-trajectory."""
 _COMPARED: Final = ("lag", "mismatch", "mismatch_mean")
 """Numbers of the trainer of which checks make means."""
 
@@ -106,7 +101,7 @@ class Scope:
         """Return the spans of the run's trajectories, or of some of them, as an SQL source.
 
         Each span has step and group of the trace's root: a sub-trajectory may have another identity, or not
-        say that it is of validation. ``is_own`` is that of the view ``call_signs``.
+        say that it is of validation.
 
         Args:
             condition: SQL condition on the trajectory.
@@ -114,7 +109,7 @@ class Scope:
         of_run = filters.equals("span.run_id", self.run.run_id)
         return (
             "(SELECT span.* EXCEPT (step, sample_index, group_path), root.step, root.sample_index, "  # noqa: S608
-            f"root.group_path, {_IS_OWN} AS is_own "
+            "root.group_path "
             f"FROM (SELECT * FROM {self._roots} WHERE {condition}) AS root "
             f"JOIN spans AS span ON span.trace_id = root.trace_id WHERE {of_run})"
         )

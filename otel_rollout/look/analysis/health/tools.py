@@ -57,7 +57,7 @@ def error_burst(scope: Scope) -> Finding:
     told = scope.rows(
         "SELECT count(*) AS calls, sum(known) AS known, coalesce(sum(calls - known), 0) AS unknown, "  # noqa: S608
         "coalesce(sum(known) FILTER (WHERE error IS NULL), 0) AS succeeded "
-        f"FROM {scope.tools} WHERE is_own AND {scope.is_judged}"
+        f"FROM {scope.tools} WHERE is_of_run AND {scope.is_judged}"
     )[0]
     if not told["calls"]:
         return unobserved(_NO_CALL)
@@ -114,10 +114,10 @@ def _series(scope: Scope, of_each_class: bool = True) -> dict[tuple[str, str], l
         of_each_class: whether each class of errors is counted by itself; all are "" otherwise.
     """
     by = "tool_name, step, error" if of_each_class else "tool_name, step"
-    called = scope.rows(_counted(scope, "tool_name, step", "is_own AND known > 0"))
+    called = scope.rows(_counted(scope, "tool_name, step", "is_of_run AND known > 0"))
     failed = {
         (row["tool_name"], row.get("error", ""), row["step"]): row
-        for row in scope.rows(_counted(scope, by, "is_own AND error IS NOT NULL"))
+        for row in scope.rows(_counted(scope, by, "is_of_run AND error IS NOT NULL"))
     }
     errors = grouped(dict.fromkeys((tool, error) for tool, error, _ in failed), lambda each: each[0])
     return {
