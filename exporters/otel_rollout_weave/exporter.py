@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from otel_rollout.base.bounded import BoundedDict
 from otel_rollout.exporting.api import ExportFailure, FailureKind, UndeliveredError
 from otel_rollout.exporting.arguments import positive_bytes
 from otel_rollout.exporting.base import IdentityExporter, rejecting
 from otel_rollout.exporting.projects import by_project
-from otel_rollout.otlp import model_calls
 from otel_rollout.otlp.score_identity import Candidate, TrajectoryIdentity
 from otel_rollout.otlp.span import Span
 from otel_rollout_weave import mapping, settings
 from otel_rollout_weave.calls import MAX_REQUEST_BYTES, CallWriter, RunningMarkers
 from otel_rollout_weave.mapping import WeaveCall
+from otel_rollout_weave.nested_calls import NestedCalls
 from otel_rollout_weave.scores import (
     ScoreWriter,
     WeaveFeedback,
@@ -24,7 +23,7 @@ from otel_rollout_weave.scores import (
     has_trajectories,
     newest,
 )
-from otel_rollout_weave.server import MAX_REMEMBERED, Projects, Server
+from otel_rollout_weave.server import Projects, Server
 
 
 class WeaveSpanExporter(IdentityExporter):
@@ -82,7 +81,7 @@ class WeaveSpanExporter(IdentityExporter):
         self._calls = CallWriter(self._server, self._projects, max_bytes)
         self._scores = ScoreWriter(self._server)
         self._running = RunningMarkers(self._server, self._calls)
-        self._counted: BoundedDict[tuple[str, str], frozenset[str]] = BoundedDict(MAX_REMEMBERED)
+        self._nested = NestedCalls()
         self._last_project: str | None = None
         self._linked_run: str | None = None
 
@@ -173,23 +172,10 @@ class WeaveSpanExporter(IdentityExporter):
                 candidates = (scores.get(feedback_id), self._scores.get(feedback_id))
                 return max(filter(None, candidates), key=lambda score: score.rank, default=None)
 
+            self._nested.add(spans)
             return [
-                mapping.to_call(span, project_id, run, known, self._counted_inside(span))
-                for span in sorted(spans, key=lambda span: span.end_ns)  # inner ones first
+                mapping.to_call(span, project_id, run, known, self._nested.place_of(span)) for span in spans
             ], scores
-
-    def _counted_inside(self, span: Span) -> frozenset[str]:
-        """Return the token counts that model calls inside a span have; remember them for the span around it.
-
-        Weave adds up the counts of all calls. An inner call is sent before the call around it. So the inner
-        call has the counts, and the call around it leaves them out.
-        """
-        inside = self._counted.get((span.trace_id, span.span_id), frozenset())
-        counts = inside.union(model_calls.usage_of(span.attributes) or ())
-        if counts and span.parent_id:
-            around = span.trace_id, span.parent_id
-            self._counted[around] = counts.union(self._counted.get(around, ()))
-        return inside
 
     def _run_of(self, project_id: str) -> str | None:
         own = f"{project_id}/{self._settings.run_id}" if self._settings.run_id else None

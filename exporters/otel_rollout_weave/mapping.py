@@ -17,6 +17,7 @@ from otel_rollout.otlp.json_values import timestamp_of
 from otel_rollout.otlp.span import Event, Span
 from otel_rollout_weave import values
 from otel_rollout_weave.ids import RUN_ID_ATTRIBUTE, call_id_of, marker_id_of, uuid_of
+from otel_rollout_weave.nested_calls import Place
 from otel_rollout_weave.scores import WeaveFeedback, to_feedback
 
 MAX_OP_NAME_CHARS: Final = 128
@@ -36,6 +37,7 @@ _KINDS: Final = {
 }
 _USAGE: Final = (semconv.GEN_AI_USAGE_INPUT_TOKENS, semconv.GEN_AI_USAGE_OUTPUT_TOKENS)
 """Token counts in a call's usage, under the last part of each name."""
+_ALONE: Final = Place()
 _NOT_ATTRIBUTES: Final = frozenset({*semconv.MIME_TYPES, *semconv.MIME_TYPES.values()})
 _NOT_EXTRA: Final = (semconv.SCORE_PREFIX, semconv.SCORE_TIME_PREFIX, semconv.TOKENS_PREFIX)
 
@@ -75,7 +77,7 @@ def to_call(
     project_id: str,
     wb_run_id: str | None,
     known: Callable[[str], WeaveFeedback | None] = lambda _: None,
-    counted: Collection[str] = (),
+    place: Place = _ALONE,
 ) -> WeaveCall:
     """Make the call of a span that has ended.
 
@@ -84,16 +86,18 @@ def to_call(
         project_id: ``entity/project``.
         wb_run_id: W&B run that the call belongs to.
         known: returns the newest known score of a feedback id, or None.
-        counted: names of the token counts that model calls inside the span have.
+        place: where the span is among the model calls of its trace.
     """
     source = span.attributes
     scores = _scores_shown(span, known)
     attributes = attributes_of(span)
     frame = _started(span, project_id, wb_run_id)
+    is_turn = frame["thread_id"] and kind_of(source) == "llm" and not place.is_inside
     frame |= {
+        "turn_id": frame["id"] if is_turn else None,
         "ended_at": timestamp_of(max(span.start_ns if span.is_running else span.end_ns, _FIRST_END_NS)),
         "exception": exception_of(span),
-        "summary": summary_of(span, counted),
+        "summary": summary_of(span, place.counted),
         "wb_run_step_end": None,
     }
     inputs, output = values.inputs_of(source), values.output_of(source, scores)
@@ -120,19 +124,16 @@ def to_marker(root: Span, project_id: str, wb_run_id: str | None) -> bytes:
 def _started(span: Span, project_id: str, wb_run_id: str | None) -> dict[str, Any]:
     """Return the fields that are known when a span starts."""
     source = span.attributes
-    call_id = call_id_of(span.trace_id, span.span_id)
     name = values.clean(span.name)
     display_name = values.clean(semconv.name_of_trace(name, source))
-    thread = thread_of(span)
     return {
         "project_id": project_id,
-        "id": call_id,
+        "id": call_id_of(span.trace_id, span.span_id),
         "trace_id": span.trace_id,
         "parent_id": call_id_of(span.trace_id, span.parent_id) if span.parent_id else None,
         "op_name": name[:MAX_OP_NAME_CHARS] or "unnamed",
         "display_name": display_name[:MAX_DISPLAY_NAME_CHARS] or None,
-        "thread_id": thread,
-        "turn_id": call_id if thread and is_turn(span) else None,
+        "thread_id": thread_of(span),
         "started_at": timestamp_of(span.start_ns),
         "wb_run_id": wb_run_id,
         "wb_run_step": _step(source.get(semconv.STEP)),
@@ -140,17 +141,12 @@ def _started(span: Span, project_id: str, wb_run_id: str | None) -> dict[str, An
 
 
 def thread_of(span: Span) -> str | None:
-    """Return the id of a span's thread: session, else trajectory, else None."""
+    """Return the id of a span's thread: trajectory, else session, else None."""
     source = span.attributes
+    if any(name in source for name in semconv.IDENTITY):
+        return span.trace_id
     session = source.get(semconv.SESSION_ID)
-    if session:
-        return str(values.clean(str(session)))[:MAX_DISPLAY_NAME_CHARS]
-    return span.trace_id if any(name in source for name in semconv.IDENTITY) else None
-
-
-def is_turn(span: Span) -> bool:
-    """Return whether a span is a turn of its thread: a model call as its client recorded it."""
-    return not span.has_remote_parent and kind_of(span.attributes) == "llm"
+    return str(values.clean(str(session)))[:MAX_DISPLAY_NAME_CHARS] if session else None
 
 
 def _scores_shown(span: Span, known: Callable[[str], WeaveFeedback | None]) -> dict[str, Any]:
@@ -193,7 +189,7 @@ def summary_of(span: Span, counted: Collection[str] = ()) -> dict[str, Any]:
     used = model_calls.usage_of(span.attributes) or {}
     known = {name.rpartition(".")[2]: used[name] for name in _USAGE if name in used and name not in counted}
     if known:
-        model = str(values.clean(span.attributes.get(semconv.GEN_AI_REQUEST_MODEL) or "unknown"))
+        model = values.clean(model_calls.model_of(span.attributes) or "unknown")
         summary["usage"] = {model: {"requests": 1, **known, "total_tokens": sum(known.values())}}
     return summary
 

@@ -67,7 +67,7 @@ _RESPONSE_MODELS: Final = (semconv.GEN_AI_RESPONSE_MODEL, "llm.response.model_na
 _FINISH_REASON: Final = ".finish_reason"
 """End of the names of attributes with one finish reason."""
 _CALL_IDS: Final = (semconv.GEN_AI_TOOL_CALL_ID, "tool_call.id")
-_COUNTS: Final = {
+COUNTS: Final = {
     semconv.GEN_AI_USAGE_INPUT_TOKENS: (
         "llm.token_count.prompt",
         "gen_ai.usage.prompt_tokens",
@@ -97,7 +97,7 @@ _COUNTS: Final = {
     ),
 }
 """GenAI's name of a count → its names in other libraries and versions, in order of preference."""
-NAMES_OF_COUNTS: Final = frozenset({*_COUNTS, *(name for names in _COUNTS.values() for name in names)})
+NAMES_OF_COUNTS: Final = frozenset({*COUNTS, *(name for names in COUNTS.values() for name in names)})
 _NAMES: Final = frozenset(
     {
         *(semconv.GEN_AI_PROVIDER_NAME, semconv.GEN_AI_RESPONSE_FINISH_REASONS),
@@ -167,7 +167,7 @@ def counts_of(attributes: Mapping[str, Any]) -> dict[str, int]:
     if NAMES_OF_COUNTS.isdisjoint(attributes):  # true of most spans
         return {}
     found: dict[str, int] = {}
-    for name, others in _COUNTS.items():
+    for name, others in COUNTS.items():
         for key in (name, *others):
             if (count := _number(attributes.get(key))) is not None:
                 found[name] = count
@@ -267,6 +267,12 @@ def _finish_reasons(attributes: Mapping[str, Any], replies: Sequence[ChatMessage
     found += [entry.get("finish_reason") for entry in chat_messages.entries_below(attributes, _COMPLETION)]
     reasons = [reason for reason in found if isinstance(reason, str) and reason]
     return reasons[: max(len(replies), 1)]
+
+
+def model_of(attributes: Mapping[str, Any]) -> str:
+    """Return the model that a call asked for, else the one that answered; empty if nothing says it."""
+    request, response = _models(attributes)
+    return request or response
 
 
 def _models(attributes: Mapping[str, Any]) -> tuple[str, str]:

@@ -103,11 +103,13 @@ def _of_the_application(name: str) -> Redaction:
         ) from error
 
     def redact(line: bytes) -> bytes:
-        changed = function(line.decode()).encode()
-        orjson.loads(HEAD_WITHOUT_RESOURCE + changed)
-        if b"\n" in changed[:-1]:
-            raise ValueError("a line has to stay one line")
-        return bytes(changed)
+        changed = function((HEAD_WITHOUT_RESOURCE + line).decode()).strip().encode()
+        data = orjson.loads(changed)
+        if b"\n" in changed or not changed.startswith(HEAD_WITHOUT_RESOURCE):  # written by the function anew
+            changed = orjson.dumps(data)
+        if not changed.startswith(HEAD_WITHOUT_RESOURCE):
+            raise ValueError("the objects around the spans have to stay")
+        return bytes(changed[len(HEAD_WITHOUT_RESOURCE) :]) + b"\n"
 
     return _Budgeted(redact, name)
 

@@ -27,7 +27,11 @@ _ROLES: Final = {
     **dict.fromkeys(messages.TOOL_ROLES, "messages_tool"),
 }
 """Role of a message → the column that counts it. Messages of other roles are not counted."""
-_TO_READ: Final = {semconv.GEN_AI_INPUT_MESSAGES: "", semconv.GEN_AI_OUTPUT_MESSAGES: "", **_COUNTS}
+_TO_READ: Final = {
+    semconv.GEN_AI_INPUT_MESSAGES: "",
+    semconv.GEN_AI_OUTPUT_MESSAGES: "",
+    **{key: column for name, column in _COUNTS.items() for key in (name, *model_calls.COUNTS[name])},
+}
 """Attribute that a user may set on our spans → its column; empty for messages, which have none."""
 _NOTHING: Final = CallContents()
 
@@ -60,9 +64,8 @@ def _add_call(row: dict[str, Any], attributes: Mapping[str, Any], found: CallCon
     for name, count in found.counts.items():
         if name in _COUNTS:
             row.setdefault(_COUNTS[name], count)
-    model = found.request_model or found.response_model or attributes.get(semconv.GEN_AI_RESPONSE_MODEL)
-    if model:
-        row.setdefault("model", str(model))
+    if "model" not in row and (model := model_calls.model_of(attributes)):
+        row["model"] = model
     row |= _role_counts(found.messages or messages.conversation_in(_request(row, attributes)))
     output = _decoded(row, attributes, "output", semconv.OUTPUT_MIME_TYPE)
     reply = messages.reply_of(output, found.replies, attributes)

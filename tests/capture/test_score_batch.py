@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import json
 import math
 import random
 import threading
@@ -349,7 +350,7 @@ def test_redaction_sees_texts_and_no_numbers(fresh_process, tmp_path, monkeypatc
 
     def redact(line: str) -> str:
         seen.append(line)
-        return line.replace("sk-secret", "[hidden]")
+        return json.dumps(json.loads(line)).replace("sk-secret", "[hidden]")
 
     monkeypatch.setattr("tests.capture.test_score_batch.redact", redact, raising=False)
     otel_rollout.configure(

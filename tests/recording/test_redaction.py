@@ -451,6 +451,30 @@ def test_function_beyond_its_budget_costs_content_but_no_span(
     assert redact(line_with("quick again")) == line_with("quick again")
 
 
+def shout(text: str) -> str:
+    """Redact as an application that reads the line as JSON, and writes it with spaces or in several lines."""
+    data = json.loads(text)
+    for span in data["resourceSpans"][0]["scopeSpans"][0]["spans"]:
+        span["name"] = span["name"].upper()
+    return json.dumps(data, indent=2 if "in several lines" in text else None)
+
+
+@pytest.mark.parametrize("text", ["short", "in several lines"])
+def test_function_gets_and_may_return_any_form_of_the_lines_json(text: str) -> None:
+    """The line stays a line, and its spans are the changed ones."""
+    redact = redaction.redaction_of(f"{__name__}:shout")
+    assert redact is not None
+    assert redact(line_with(text)) == line_with(text).replace(b'"op"', b'"OP"')
+
+
+def test_line_whose_spans_a_function_has_moved_is_refused() -> None:
+    """Nobody would find them."""
+    redact = redaction.redaction_of("json:dumps")
+    assert redact is not None
+    with pytest.raises(ValueError, match="objects around the spans"):
+        redact(line_with("quick"))
+
+
 def test_identity_stays_when_content_is_replaced() -> None:
     """A span without content still belongs to its trajectory."""
     attributes = {"rollout.step": 3, "rollout.experiment_name": "e", "openinference.span.kind": "LLM"}

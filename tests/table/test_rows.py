@@ -639,3 +639,14 @@ def test_count_of_tokens_that_is_no_integer_counts_on_a_span_of_any_library(coun
     given = {"openinference.span.kind": "LLM", "gen_ai.usage.input_tokens": count}
     row = row_of(span(given))
     assert row["tokens_in"] == 5
+
+
+def test_counts_under_another_name_on_our_own_span_count() -> None:
+    """An application may set an older name of the convention, which trackers count, too."""
+    given = {
+        "openinference.span.kind": "LLM",
+        "gen_ai.usage.prompt_tokens": 12,
+        "gen_ai.usage.completion_tokens": 3,
+    }
+    row = row_of(span(given))
+    assert (row["tokens_in"], row["tokens_out"]) == (12, 3)

@@ -91,25 +91,61 @@ def test_only_model_calls_have_usage(kind, weave, project, rollouts, exporter):
     assert (usage["prompt_tokens"], usage["completion_tokens"]) == (10, 5)
 
 
-@pytest.mark.parametrize("inner_first", [False, True])
-def test_model_call_around_another_one_has_no_usage_twice(inner_first, weave, project, rollouts, exporter):
-    """The inner call is counted, as by the metrics: it may be sent before anybody knows of the outer one."""
-    counts = {"gen_ai__usage__input_tokens": 10, "gen_ai__usage__output_tokens": 5}
-    with (
-        rollouts.span("Agent.run", "AGENT"),
-        rollouts.span("client", "LLM", **counts),
-        rollouts.span("retry", "CHAIN"),
-        rollouts.span("engine", "LLM", **counts),
-    ):
-        pass
-    engine, *around = rollouts.ended()
+@pytest.mark.parametrize(
+    ("order", "input_tokens"), [("together", 12), ("outer first", 12), ("inner first", 10)]
+)
+def test_model_call_around_another_one_has_no_usage_twice(
+    order, input_tokens, weave, project, rollouts, exporter
+):
+    """The outer one counts, as in a table, unless the inner one was written before anybody knew of it."""
+    with rollouts.span("Agent.run", "AGENT"):
+        counts = {"gen_ai__usage__input_tokens": 12, "gen_ai__usage__output_tokens": 5}
+        with rollouts.span("client", "LLM", **counts), rollouts.span("retry", "CHAIN"):
+            counts["gen_ai__usage__input_tokens"] = 10
+            with rollouts.span("engine", "LLM", **counts):
+                pass
+    inner, *around = rollouts.ended()
+    parts = {
+        "together": ([inner, *around],),
+        "outer first": (around, [inner]),
+        "inner first": ([inner], around),
+    }
 
-    for spans in ([engine], around) if inner_first else ([*around, engine],):
+    for spans in parts[order]:
         deliver(exporter, spans)
 
     calls = by_name(weave.calls(project))
     (usage,) = weave.usage(project, [calls["Agent.run"]["id"]])[calls["Agent.run"]["id"]].values()
-    assert (usage["prompt_tokens"], usage["completion_tokens"], usage["requests"]) == (10, 5, 1)
+    assert (usage["prompt_tokens"], usage["completion_tokens"], usage["requests"]) == (input_tokens, 5, 1)
+    (thread,) = weave.threads(project)
+    assert thread["turn_count"] == (2 if order == "inner first" else 1)
+
+
+def test_counts_that_an_outer_model_call_lacks_are_those_inside(weave, project, rollouts, exporter):
+    """Two attempts inside a call without counts are summed, whichever span has which count."""
+    with rollouts.span("Agent.run", "AGENT"), rollouts.span("client", "LLM", gen_ai__usage__output_tokens=5):
+        for _ in range(2):
+            with rollouts.span(
+                "engine", "LLM", gen_ai__usage__input_tokens=10, gen_ai__usage__output_tokens=3
+            ):
+                pass
+
+    deliver(exporter, rollouts.ended())
+
+    calls = by_name(weave.calls(project))
+    (usage,) = weave.usage(project, [calls["Agent.run"]["id"]])[calls["Agent.run"]["id"]].values()
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (20, 5)
+
+
+def test_usage_is_counted_under_the_model_that_answered(weave, project, rollouts, exporter):
+    """A reply names its model where the request does not; the cost of a trajectory depends on it."""
+    with rollouts.span("generate", "LLM", gen_ai__response__model="gpt-x", gen_ai__usage__output_tokens=5):
+        pass
+
+    deliver(exporter, rollouts.ended())
+
+    (call,) = weave.calls(project)
+    assert list(call["summary"]["usage"]) == ["gpt-x"]
 
 
 FILTERS = [
@@ -232,6 +268,20 @@ def test_trajectory_is_a_thread_of_its_model_calls(weave, project, rollouts, exp
         f"{spans[0].context.trace_id:032x}": 1,
         f"{spans[-1].context.trace_id:032x}": 3,
     }
+
+
+def test_model_calls_of_other_processes_are_turns_of_the_trajectory(weave, project, rollouts, exporter):
+    """A Ray actor's method, and a proxy's call, have a parent elsewhere; a call's session is no thread."""
+    with rollouts.span("Agent.run", "AGENT") as root:
+        own = root.get_span_context()
+    caller = otel.NonRecordingSpan(otel.SpanContext(own.trace_id, own.span_id, True, own.trace_flags))
+    with rollouts.span("generate", "LLM", otel.set_span_in_context(caller), session__id="chat 1"):
+        pass
+
+    deliver(exporter, rollouts.ended())
+
+    (thread,) = weave.threads(project)
+    assert (thread["thread_id"], thread["turn_count"]) == (f"{own.trace_id:032x}", 1)
 
 
 def test_calls_belong_to_the_run_and_step(weave, project, rollouts, new_exporter, monkeypatch):
