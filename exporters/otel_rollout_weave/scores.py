@@ -202,19 +202,14 @@ def find(server: Server, project_id: str, scores: Sequence[TrajectoryIdentity]) 
         scores: scores of one project.
     """
     steps = dict.fromkeys((score.project, score.experiment, score.step) for score in scores)
-    return [
-        Candidate(
-            TrajectoryIdentity.of_stored(
-                call["attributes"], project, call["attributes"].get(RUN_ID_ATTRIBUTE)
-            ),
-            str(call["id"]),
-            time_of_timestamp(call.get("started_at")),
-        )
-        for project, experiment, step in steps
-        for call in _trajectories(
-            server, project_id, {semconv.EXPERIMENT_NAME: experiment, semconv.STEP: step}
-        )
-    ]
+    found: dict[str, Candidate[str]] = {}  # by id: the query for scores without a step finds all steps
+    for project, experiment, step in steps:
+        wanted = {semconv.EXPERIMENT_NAME: experiment, semconv.STEP: step}
+        for call in _trajectories(server, project_id, wanted):
+            id_, attributes = str(call["id"]), call["attributes"]
+            identity = TrajectoryIdentity.of_stored(attributes, project, attributes.get(RUN_ID_ATTRIBUTE))
+            found[id_] = Candidate(identity, id_, time_of_timestamp(call.get("started_at")))
+    return list(found.values())
 
 
 def has_trajectories(server: Server, project_id: str, run: str) -> bool:

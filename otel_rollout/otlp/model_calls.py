@@ -26,6 +26,7 @@ _OUTPUT: Final = "llm.output_messages."
 _PROMPT: Final = "gen_ai.prompt."
 _COMPLETION: Final = "gen_ai.completion."
 _PARAMETERS: Final = "llm.invocation_parameters"
+_GENAI_INPUT: Final = (semconv.GEN_AI_SYSTEM_INSTRUCTIONS, semconv.GEN_AI_INPUT_MESSAGES)
 _DETAILS: Final = "gen_ai.client.inference.operation.details"
 """Event whose attributes hold a call's messages if the span's own attributes do not."""
 
@@ -271,8 +272,7 @@ def _finish_reasons(attributes: Mapping[str, Any], replies: Sequence[ChatMessage
 
 def model_of(attributes: Mapping[str, Any]) -> str:
     """Return the model that a call asked for, else the one that answered; empty if nothing says it."""
-    request, response = _models(attributes)
-    return request or response
+    return next(filter(None, _models(attributes)), "")
 
 
 def _models(attributes: Mapping[str, Any]) -> tuple[str, str]:
@@ -397,6 +397,3 @@ def _with_details(attributes: Mapping[str, Any], events: Iterable[Event]) -> Map
         if name == _DETAILS:
             attributes = {**detailed, **attributes}
     return attributes
-
-
-_GENAI_INPUT: Final = (semconv.GEN_AI_SYSTEM_INSTRUCTIONS, semconv.GEN_AI_INPUT_MESSAGES)

@@ -73,6 +73,17 @@ def test_identity_of_several_trajectories_is_ambiguous(weave, project, rollouts_
     assert rewards(weave, project) == [0.3, 0.4]
 
 
+def test_score_without_a_step_makes_no_other_score_ambiguous(weave, project, rollouts_of, exporter, start):
+    """Scores are looked up together, and the one without a step finds the trajectories of all steps."""
+    rollouts = rollouts_of("run-1")
+    deliver(exporter, [root(rollouts, start, 1, 0, rollout__step=step) for step in ("", 1, 2)])
+    scores = [
+        given(rollouts, 0.1 * place, start, 1, 0, rollout__step=step) for place, step in enumerate(("", 1, 2))
+    ]
+    assert resolve(exporter, *scores) == []
+    assert rewards(weave, project) == [0, 0.1, 0.2]
+
+
 def test_score_of_a_step_goes_to_no_later_repetition_of_it(weave, project, rollouts_of, exporter, start):
     """The trajectory that had begun when the score was given gets it, though both fit."""
     rollouts = rollouts_of("run-1")
