@@ -84,7 +84,7 @@ class LineRewriter:
         # The search for one byte is faster by far.
         contents = Contents(tokens=_IDS in line, images=b";" in line and _IMAGE in line)
         may_repeat = self._turns != "whole" and may_repeat_content(line, contents)
-        if not (may_repeat or is_foreign or _may_have_text(line)):
+        if not (may_repeat or is_foreign or may_have_text(line)):
             return TraceLine(line)
         try:
             parsed = parsed_line(line)
@@ -177,7 +177,7 @@ class LineRewriter:
         return None
 
 
-def _may_have_text(line: bytes) -> bool:
+def may_have_text(line: bytes) -> bool:
     """Return whether a line has an attribute for which text is decoded or shown."""
     return _BEGINNING_OF_BOTH in line and any(head in line for head in _TEXT_HEADS)
 

@@ -28,7 +28,7 @@ from otel_rollout.spool import files, layout
 from otel_rollout.spool.files import running_roots
 from otel_rollout.turns import foreign_spans
 from otel_rollout.turns.detokenizer import Detokenizer
-from otel_rollout.turns.line_rewriter import MEMORY_BYTES, may_repeat_content
+from otel_rollout.turns.line_rewriter import MEMORY_BYTES, may_have_text, may_repeat_content
 from otel_rollout.turns.span_rewriter import Contents, SpanRewriter, TraceMemory
 
 _TRAINED: Final = b'"%b"' % training_scores.TRAINED.encode()
@@ -148,7 +148,7 @@ class SpoolSource:
 
         The root of a running trajectory has no end.
         """
-        return self._every_span(lambda run: _lines(run.paths), _Turns().spans_of)
+        return self._every_span(lambda run: _lines(run.paths), _Turns(self._decoder).spans_of)
 
     def _every_span(
         self,
@@ -357,18 +357,18 @@ class _Turns:
     """Completes recorded model calls as the forwarder does, with attributes of turns and prefix breaks.
 
     Args:
-        decoder: returns the detokenizer for a name; None if it is missing. By default, token ids get no text:
-            a query of many trajectories does not need text.
+        decoder: returns the detokenizer for a name; None if it is missing.
     """
 
-    def __init__(self, decoder: Callable[[str], Detokenizer | None] = lambda name: None) -> None:
+    def __init__(self, decoder: Callable[[str], Detokenizer | None]) -> None:
         self._decoder = functools.cache(decoder)
         self._traces: BoundedDict[str, TraceMemory] = BoundedDict(MEMORY_BYTES, attrgetter("size"))
 
     def spans_of(self, line: bytes) -> list[Span]:
         """Return the spans of a recorded line; nothing if it is still being written, or damaged."""
         contents = Contents(tokens=_IDS in line, images=False)
-        if contents.tokens or may_repeat_content(line, contents) or foreign_spans.may_be_filled(line):
+        is_rewritten = contents.tokens or may_repeat_content(line, contents) or may_have_text(line)
+        if is_rewritten or foreign_spans.may_be_filled(line):
             with suppress(Exception):  # a value of any shape: the spans stay as recorded
                 return self._completed(line, contents)
         return _decoded(line)
@@ -381,7 +381,8 @@ class _Turns:
             name = span.text(semconv.TOKENIZER)
             try:
                 decoder = self._decoder(name) if name else None
-                SpanRewriter(span, trace, "tokens", contents, decoder).rewrite()
+                answer = trace.texts.get(span.text(semconv.TEXT_OF) or "")
+                SpanRewriter(span, trace, "tokens", contents, decoder, answer).rewrite()
             finally:
                 trace.measure()
                 self._traces[span.trace_id] = trace
