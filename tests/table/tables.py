@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
@@ -48,6 +49,12 @@ def row(trace: str, span: str, parent: str | None = None, **columns: Any) -> dic
         "status": "unset",
         **columns,
     }
+
+
+def engine_phase(trace: str, span: str, request: str, name: str, **columns: Any) -> dict[str, Any]:
+    """Return a row of a phase that this package has made below an engine's request; it has no scope."""
+    marked = json.dumps({"rollout.engine.phase": name}, separators=(",", ":"))
+    return row(trace, span, request, name=name, kind=None, attributes=marked, **columns)
 
 
 def root(trace: str, **columns: Any) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from otel_rollout.table.store import Store
 from otel_rollout.table.views import sql_of
 from otel_rollout.turns.line_rewriter import LineRewriter
 from tests.engine_spans import Call, trajectory
-from tests.table.tables import asked, root, row, written
+from tests.table.tables import asked, engine_phase, root, row, written
 
 PLAIN = ("turns", "tool_calls", "tokens_in", "tokens_out", "state", "reward")
 
@@ -84,7 +84,7 @@ def test_request_inside_an_inner_call_is_of_the_outer_call(tmp_path: Path) -> No
         [
             root("1"), row("1", "b", "a1", kind="LLM"), row("1", "c", "b", kind="LLM"),
             row("1", "d", "c", kind=None, name="POST"), row("1", "e", "d", kind=None, name="llm_request"),
-            row("1", "f", "a1", kind="LLM", name="llm_request"), row("1", "9", "f", kind=None, name="queue"),
+            row("1", "f", "a1", kind="LLM", name="llm_request"), engine_phase("1", "9", "f", "queue"),
             row("1", "8", "b", name="llm_request", attributes='{"size":"gen_ai.latency."}'),
         ],
     )  # fmt: skip
@@ -93,11 +93,12 @@ def test_request_inside_an_inner_call_is_of_the_outer_call(tmp_path: Path) -> No
 
 
 def test_phases_of_the_engines_own_are_not_counted(tmp_path: Path) -> None:
-    """An engine that traces its phases itself has spans of the same names beside those of this package."""
+    """An engine may trace its phases itself; ours have a mark, because MLflow keeps no scope."""
     rows = [root("1"), row("1", "b", "a1", kind="LLM"), row("1", "c", "b", kind=None, name="llm_request")]
-    for span, scope in (("d", "vllm.tracing.otel"), ("e", "otel_rollout"), ("f", None)):
+    for span, scope in (("d", "vllm.tracing.otel"), ("e", None)):
         rows.append(row("1", span, "c", kind=None, name="queue", scope=scope))
         rows.append(row("1", f"{span}1", "c", kind=None, name="decode", scope=scope))
+    rows += [engine_phase("1", "f", "c", "queue"), engine_phase("1", "f1", "c", "decode")]
     store = written(tmp_path / "table", rows)
     (found,) = asked(store, "SELECT queue_seconds, decode_seconds FROM engine_time")
     assert tuple(found.values()) == (1.0, 1.0)

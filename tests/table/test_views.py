@@ -15,7 +15,7 @@ from otel_rollout.table import views
 from otel_rollout.table.query import Engine
 from otel_rollout.table.rows import batch_of
 from tests.table.generated_table import Shape
-from tests.table.tables import START_NS, asked, generated, root, row, score, written
+from tests.table.tables import START_NS, asked, engine_phase, generated, root, row, score, written
 from tests.table.training_rows import outcome
 
 SECOND = 1_000_000_000
@@ -410,7 +410,7 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> tuple[RolloutTable, Any
     times = '{"gen_ai.latency.e2e":1,"gen_ai.latency.time_to_first_token":0.25,"gen_ai.request.n":1}'
     again += [row("2", "d", "c", kind=None, name="llm_request", attributes=times)]
     for span, phase in (("e", "queue"), ("f", "decode")):
-        again.append(row("2", span, "d", kind=None, name=phase, scope="otel_rollout"))
+        again.append(engine_phase("2", span, "d", phase))
     again += [row("2", "9", "c", name="llm_request", attributes=times)]
     again += outcome({"trained": False, "trained_reward": 0.5, "advantage": math.nan}, rollout_n=3)
     again += outcome({"trained_tokens": 2.0**63, "logprob_diff_turn": 1.5}, rollout_n=3)

@@ -1,5 +1,6 @@
--- What requests in an inference engine did: spans of this package below them. An engine may have spans of these names of
--- its own.
+-- What requests in an inference engine did: spans below them that this package has marked. An engine may have spans of these
+-- names of its own; MLflow keeps no scope.
 SELECT trace_id, span_id, parent_span_id AS request_id, name, duration_ns
 FROM spans
-WHERE name IN ('queue', 'prefill', 'decode') AND kind IS NULL AND scope = 'otel_rollout' AND parent_span_id IS NOT NULL
+WHERE name IN ('queue', 'prefill', 'decode') AND kind IS NULL AND attributes LIKE '%"rollout.engine.phase":%'
+  AND parent_span_id IS NOT NULL

@@ -25,7 +25,7 @@ from otel_rollout.look.analysis.timeline.timeline import Timeline
 from tests.analysis.timeline.steps import SECOND, at, call, timed, trajectory
 from tests.analysis.timeline.test_perfetto import check, trace_of
 from tests.cli.test_table import run
-from tests.table.tables import row
+from tests.table.tables import engine_phase, row
 
 _LENGTH = 60
 _PHASES: tuple[Phase, ...] = ("generate", "tool", "reward")
@@ -35,16 +35,14 @@ spans = st.tuples(st.integers(0, _LENGTH), st.integers(0, 20))
 def engine(number: int, of: str, start: float, *lengths: float) -> list[dict[str, Any]]:
     """Return the rows of a request below call ``of``, whose phases have these seconds."""
     trace, request = f"{number:x}", f"{of}1"
-    identity = {"step": 12, "sample_index": str(number // 8), "rollout_n": number % 8, "kind": None}
+    identity = {"step": 12, "sample_index": str(number // 8), "rollout_n": number % 8}
     whole = {"start_ns": at(start), "duration_ns": round(sum(lengths) * SECOND)}
-    rows = [row(trace, request, of, name="llm_request", **identity, **whole)]
+    rows = [row(trace, request, of, name="llm_request", kind=None, **identity, **whole)]
     for place, (name, length) in enumerate(zip(ENGINE_PHASES, lengths, strict=False)):
         times = {"start_ns": at(start), "duration_ns": round(length * SECOND)}
-        rows.append(
-            row(trace, f"{of}2{place}", request, name=name, scope="otel_rollout", **identity, **times)
-        )
-        of_engine = {"scope": "vllm.tracing.otel", **times}  # it may trace its phases itself
-        rows.append(row(trace, f"{of}3{place}", request, name=name, **identity, **of_engine))
+        rows.append(engine_phase(trace, f"{of}2{place}", request, name, **identity, **times))
+        # It may trace its phases itself.
+        rows.append(row(trace, f"{of}3{place}", request, name=name, kind=None, **identity, **times))
         start += length
     return rows
 
