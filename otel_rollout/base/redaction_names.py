@@ -16,6 +16,8 @@ MARK: Final = "[redacted]"
 
 def problem(names: str) -> str:
     """Return what is wrong with names of redactions, as the end of a sentence; empty if nothing is."""
+    if names and not listed(names):
+        return "names no redaction"
     for word in listed(names):
         if word not in (SHIPPED, EVERYTHING) and ":" not in word:
             allowed = f"{SHIPPED}, {EVERYTHING}, module:function{meant(word, (SHIPPED, EVERYTHING))}"

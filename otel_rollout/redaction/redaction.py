@@ -101,6 +101,8 @@ def _of_the_application(name: str) -> Redaction:
             f"OTEL_ROLLOUT_REDACT={name!r}: there is no such function ({error}); give `secrets`, "
             "`everything` or module:function, importable in every process"
         ) from error
+    if not callable(function):
+        raise ValueError(f"OTEL_ROLLOUT_REDACT={name!r}: {function_name} is no function")
 
     def redact(line: bytes) -> bytes:
         changed = function((HEAD_WITHOUT_RESOURCE + line).decode()).strip().encode()
@@ -109,6 +111,8 @@ def _of_the_application(name: str) -> Redaction:
             changed = orjson.dumps(data)
         if not changed.startswith(HEAD_WITHOUT_RESOURCE):
             raise ValueError("the objects around the spans have to stay")
+        for span in spans_of_json(data):
+            span.opened()  # raises for a span that no exporter could read
         return bytes(changed[len(HEAD_WITHOUT_RESOURCE) :]) + b"\n"
 
     return _Budgeted(redact, name)

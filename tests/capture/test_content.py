@@ -219,13 +219,26 @@ def test_misspelt_redaction_switches_tracing_off(
     assert b"classified" not in on_disk(tmp_path)
 
 
-def test_unknown_redaction_function_switches_tracing_off(
-    fresh_process: None, test_exporters: None, caplog: pytest.LogCaptureFixture, tmp_path: Path
+@pytest.mark.parametrize(
+    ("redact", "said"),
+    [
+        ("nowhere:nothing", "OTEL_ROLLOUT_REDACT='nowhere:nothing': there is no such function"),
+        ("math:pi", "OTEL_ROLLOUT_REDACT='math:pi': pi is no function"),
+        (" , ", "OTEL_ROLLOUT_REDACT=' , ' names no redaction"),
+    ],
+)
+def test_redaction_that_cannot_be_used_switches_tracing_off(
+    fresh_process: None,
+    test_exporters: None,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+    redact: str,
+    said: str,
 ) -> None:
-    """Nothing is recorded unredacted, and an error names the function."""
-    otel_rollout.configure({"test-file": {"path": str(tmp_path / "delivered")}}, redact="nowhere:nothing")
+    """Nothing is recorded unredacted, and an error says what is wrong."""
+    otel_rollout.configure({"test-file": {"path": str(tmp_path / "delivered")}}, redact=redact)
     op("classified")
-    assert "OTEL_ROLLOUT_REDACT='nowhere:nothing': there is no such function" in caplog.text
+    assert said in caplog.text
     assert b"classified" not in on_disk(tmp_path)
 
 
