@@ -15,10 +15,10 @@ from otel_rollout_weave.calls import MAX_REQUEST_BYTES, CallWriter, RunningMarke
 from otel_rollout_weave.mapping import WeaveCall
 from otel_rollout_weave.nested_calls import NestedCalls
 from otel_rollout_weave.scores import (
+    ScoresBelow,
     ScoreWriter,
     WeaveFeedback,
     feedback_for,
-    feedback_of,
     find,
     has_trajectories,
     newest,
@@ -82,6 +82,7 @@ class WeaveSpanExporter(IdentityExporter):
         self._scores = ScoreWriter(self._server)
         self._running = RunningMarkers(self._server, self._calls)
         self._nested = NestedCalls()
+        self._scores_below = ScoresBelow()
         self._last_project: str | None = None
         self._linked_run: str | None = None
 
@@ -166,7 +167,7 @@ class WeaveSpanExporter(IdentityExporter):
     ) -> tuple[list[WeaveCall], dict[str, WeaveFeedback]]:
         run = self._run_of(project_id)
         with rejecting():
-            scores = newest(score for span in spans for score in feedback_of(span))
+            scores = newest(score for span in spans for score in self._scores_below.feedback_of(span))
 
             def known(feedback_id: str) -> WeaveFeedback | None:
                 candidates = (scores.get(feedback_id), self._scores.get(feedback_id))

@@ -87,6 +87,41 @@ def feedback_of(span: Span) -> list[WeaveFeedback]:
     return [to_feedback(call_id_of(span.trace_id, scored_id), score) for scored_id, score, _ in scores]
 
 
+class ScoresBelow:
+    """The scores below operations of trajectories: of other libraries and senders, which may score anything.
+
+    Each is feedback of the call above it, and also of the trajectory's root once both have come. Not
+    thread-safe: used under the exporter's lock.
+    """
+
+    def __init__(self) -> None:
+        self._roots: BoundedDict[str, tuple[str, TrajectoryIdentity]] = BoundedDict(MAX_REMEMBERED)
+        self._scores: BoundedDict[str, list[tuple[Span, Evaluation]]] = BoundedDict(MAX_REMEMBERED, len)
+
+    def feedback_of(self, span: Span) -> Iterator[WeaveFeedback]:
+        """Yield the feedback of a span's scores; of a root, also that of earlier scores in its trace."""
+        yield from feedback_of(span)
+        trace_id = span.trace_id
+        if span.parent_id:
+            scores = [(span, score) for _, score, is_late in evaluations.scores_of(span) if is_late]
+            if scores:
+                self._scores[trace_id] = [*self._scores.get(trace_id, ()), *scores][-MAX_REMEMBERED:]
+        elif semconv.VALIDATE in span.attributes and semconv.GEN_AI_EVALUATION_NAME not in span.attributes:
+            self._roots[trace_id] = call_id_of(trace_id, span.span_id), _identity_of(span)
+            scores = self._scores.get(trace_id, [])
+        else:
+            return
+        if scores and trace_id in self._roots:
+            root, identity = self._roots[trace_id]
+            for given, score in scores:
+                if semconv.VALIDATE not in given.attributes or _identity_of(given) == identity:
+                    yield to_feedback(root, score)
+
+
+def _identity_of(span: Span) -> TrajectoryIdentity:
+    return TrajectoryIdentity.of(span.attributes, "")
+
+
 def feedback_for(scores: Iterable[tuple[Span, Candidate[str]]]) -> Iterator[WeaveFeedback]:
     """Make the feedback of scores by identity, given the calls of their trajectories."""
     for span, candidate in scores:

@@ -56,6 +56,32 @@ def test_newest_score_stays_in_every_order_of_delivery(
     assert values(weave, project) == [(0.9, "000020+00:00", "last")] * len(orders)
 
 
+@pytest.mark.parametrize("order", ["score first", "trajectory first", "together"])
+def test_another_librarys_score_of_an_operation_is_the_trajectorys(weave, project, rollouts, exporter, order):
+    """As in a table; the operation has it, too, and a trajectory inside this one keeps its own scores."""
+    own, of_inner = (evaluations.attributes_of("reward", value, None, None) for value in (0.9, 0.4))
+    with rollouts.span("Agent.run", "AGENT", rollout__score__reward=0.1):
+        with rollouts.span("search", "TOOL"), rollouts.foreign_span("judge", **own):
+            pass
+        with rollouts.span("Helper.run", "AGENT", rollout__sample_index=8) as inner:
+            inner.set_attribute("rollout.begins_trajectory", True)
+            rollouts.identity["rollout.sample_index"] = 8
+            with rollouts.span("judge of the helper", "EVALUATOR", **of_inner):
+                pass
+    judge, search, of_helper, helper, root = rollouts.ended()
+    scores, others = [judge, of_helper], [search, helper, root]
+    parts = {"score first": [scores, others], "trajectory first": [others, scores]}
+
+    for spans in parts.get(order, [[*scores, *others]]):
+        deliver(exporter, spans)
+
+    names = {call["id"]: call["op_name"] for call in weave.calls(project)}
+    given = {
+        names[one["weave_ref"].split("/")[-1]]: one["payload"]["value"] for one in weave.feedback(project)
+    }
+    assert given == {"Agent.run": 0.9, "search": 0.9, "Helper.run": 0.4}
+
+
 def test_replayed_older_segment_reverts_no_score(weave, project, scored, new_exporter):
     """Delivery by another forwarder keeps the later score, once."""
     root, first, later = scored(
