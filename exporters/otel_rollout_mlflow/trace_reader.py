@@ -169,8 +169,9 @@ def as_line(trace: Mapping[str, Any], with_running: bool = False) -> bytes | Non
 
 def _as_recorded(span: Span) -> Span:
     """Encode as text what MLflow returns decoded: input and output, also texts, and JSON in ``_TEXTS``."""
+    span.complete().attributes.pop(semconv.TOKENIZER, None)  # it stayed in the spool; its text has come
     for name, mime_type in semconv.MIME_TYPES.items():
-        if name in span.complete().attributes:
+        if name in span.attributes:
             text = orjson.dumps(span.attributes[name]).decode()
             span.attributes |= {name: text, mime_type: semconv.JSON_MIME_TYPE}
     for name in _TEXTS:

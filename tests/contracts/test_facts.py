@@ -391,3 +391,42 @@ def test_every_source_says_whom_the_trainer_passed_over(tmp_path: Path) -> None:
                 told[path] = source.conversation(found.trace_id, None).is_passed_over
             passed_over = {path for path, is_passed_over in told.items() if is_passed_over}
             assert passed_over == {"1/0/1", "3/0/1", "-/0/1"}, name
+
+
+TOLD_BY_A_SERVER = """
+from otel_rollout import record_engine_times, rollout_trace_attr, rollout_trace_op
+from otel_rollout_demo.tokenizer import load_tokenizer
+class Agent:
+    tokenizer = load_tokenizer()
+    @rollout_trace_op(kind="LLM", token2text=True)
+    def generate(self, prompt_ids):
+        record_engine_times({"queued_ts": 1, "scheduled_ts": 2, "first_token_ts": 4, "last_token_ts": 7})
+        return {"response_ids": self.tokenizer.encode("It is 42.", add_special_tokens=False)}
+    @rollout_trace_op(token2text=True)
+    def run(self):
+        return self.generate(self.tokenizer.encode("What is it?"))
+with rollout_trace_attr(step=1, sample_index=0, rollout_n=0):
+    Agent().run()
+"""
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_every_source_has_the_text_of_token_ids_and_the_engines_times(tmp_path: Path) -> None:
+    """Segments hold ids alone, and MLflow no scopes; what is asked for all trajectories has them, too."""
+    with sources_of(TOLD_BY_A_SERVER, tmp_path) as sources:
+        for name, source in sources.items():
+            (found,) = source.find(None)
+            (turn,) = (one for one in source.conversation(found.trace_id, None).turns if one.engine)
+            assert (turn.text, dict(turn.engine.phases)) == (
+                "It is 42.",
+                {"queue": 1, "prefill": 2, "decode": 3},
+            ), name
+    with table_of(SpoolSource(tmp_path / "spool")) as store:
+        rows = dicts_of(selected(Engine(store.open()), "SELECT name, reply FROM turns"))
+    assert rows == [{"name": "Agent.generate", "reply": "It is 42."}]
+    command = [sys.executable, "-m", "otel_rollout", "import", f"mlflow:sqlite:///{tmp_path / 'mlflow.db'}"]
+    variables = {**os.environ, "OTEL_ROLLOUT_DELTA_URI": str(tmp_path / "imported")}
+    done = subprocess.run(
+        [*command, "--to", "delta"], env=variables, capture_output=True, text=True, timeout=120, check=True
+    )
+    assert "text" not in done.stderr
