@@ -21,6 +21,7 @@ from otel_rollout.otlp import model_calls
 from otel_rollout.otlp.evaluations import ODD
 from otel_rollout.otlp.json_line import spans_of_json
 from otel_rollout.otlp.span import UNREADABLE, Span
+from otel_rollout.turns import foreign_spans
 
 REWARD: Final = "reward"
 """Name of the score that is the trajectory's reward."""
@@ -112,7 +113,10 @@ class SpanMetrics:
 
     def _measure_line(self, line: bytes) -> None:
         try:
-            spans = list(spans_of_json(orjson.loads(line)))
+            if foreign_spans.may_be_filled(line):
+                spans = foreign_spans.filled(line).spans
+            else:
+                spans = list(spans_of_json(orjson.loads(line)))
         except UNREADABLE:  # cut when the spool's files were removed
             return
         for span in spans:

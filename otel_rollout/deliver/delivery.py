@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sqlite3
 import sys
 import time
@@ -242,27 +243,45 @@ class Delivery(ForwarderThread):
         """
         batch: list[Line] = []
         size = 0
-        room = self._scores.room if self._scores is not None else sys.maxsize
-        for name in layout.segments(self._node_dir):
+        room = iter(range(self._scores.room)) if self._scores is not None else itertools.count()
+        writers = itertools.groupby(layout.segments(self._node_dir), lambda name: name.writer)
+        readers = [self._undelivered(list(names), max_bytes, ends, room) for _, names in writers]
+        for line in segments.merged(readers, lambda line: line.recorded):
+            size += len(line.recorded)
+            if batch and size > max_bytes:
+                break
+            batch.append(line)
+            if len(batch) >= max_lines:
+                break
+        return batch
+
+    def _undelivered(
+        self,
+        names: Sequence[SegmentName],
+        max_bytes: int,
+        ends: Mapping[str, int] | None,
+        room: Iterator[int],
+    ) -> Iterator[Line]:
+        """Yield undelivered lines of a writer's segments.
+
+        Args:
+            names: the segments.
+            max_bytes: maximum bytes of lines.
+            ends: segment → end of its last line; None for all lines.
+            room: yields a number for each score that may wait in addition.
+        """
+        for name in names:
             end = sys.maxsize if ends is None else ends.get(name.stem, 0)
             position = self._positions.get(name.stem, 0)
             try:
-                for line in self._lines.read(name, position, max_bytes - size) if position < end else ():
+                for line in self._lines.read(name, position, max_bytes) if position < end else ():
                     if line.end > end or not self._is_decided(line):  # later lines of the segment wait too
                         break
-                    if self._is_held(line):
-                        if not room:
-                            break
-                        room -= 1
-                    size += len(line.recorded)
-                    batch.append(line)
-                    if len(batch) >= max_lines:
-                        return batch
+                    if self._is_held(line) and next(room, None) is None:
+                        break
+                    yield line
             except OSError as error:  # for example a bad block; other segments are still delivered
                 warn_once(f"cannot read {name.file}: {error}; the file stays where it is", logger=logger)
-            if size >= max_bytes:
-                break
-        return batch
 
     def _is_held(self, line: Line) -> bool:
         """Return whether a line waits for its trajectory, once the cursor has passed the line."""

@@ -20,7 +20,7 @@ import orjson
 from otel_rollout.base import semconv
 from otel_rollout.base.training_scores import TRAINING_TOKENS
 from otel_rollout.otlp import evaluations, score_columns, writer
-from otel_rollout.otlp.json_line import spans_of_json
+from otel_rollout.otlp.json_line import HEAD_WITHOUT_RESOURCE, spans_of_json
 from otel_rollout.otlp.scan import SPANS, StepKey, step_of
 from otel_rollout.otlp.score_columns import PackedColumn, Unpacked
 from otel_rollout.otlp.span import UNREADABLE
@@ -53,15 +53,21 @@ def attributes_of(columns: Sequence[PackedColumn], rows: int) -> tuple[bytes, by
     return b"%b,%b%b" % (described, _HEAD, _TAIL), base64.b64encode(data)
 
 
-def around_data(line: bytes) -> tuple[bytes, bytes]:
+def around_data(line: bytes, data: bytes = b"") -> tuple[bytes, bytes]:
     """Split the line of a batch at the place where its data is to be inserted.
 
+    Args:
+        line: the line without its resource head.
+        data: the data, if somebody else has changed the line, and it has to be read with them.
+
     Raises:
-        ValueError: the line records no batch, or has its data already.
+        ValueError: the line records no batch, has its data already, or cannot be read with ``data``.
     """
     at = line.index(_HEAD) + len(_HEAD)
     if not line.startswith(_TAIL, at):
         raise ValueError("the line has bytes where a batch's data belongs")
+    if data and batch_in(b"".join((HEAD_WITHOUT_RESOURCE, line[:at], data, line[at:]))) is None:
+        raise ValueError("the batch cannot be read with the changed texts")
     return line[:at], line[at:]
 
 

@@ -11,7 +11,7 @@ import importlib
 import math
 import time
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
 import orjson
 
@@ -21,6 +21,7 @@ from otel_rollout.base.redaction_names import EVERYTHING, MARK, SHIPPED, problem
 from otel_rollout.base.setting_parsers import listed
 from otel_rollout.otlp.json_line import HEAD_WITHOUT_RESOURCE, changed_texts, scopes_of_json, spans_of_json
 from otel_rollout.otlp.json_values import hide_texts
+from otel_rollout.otlp.span import Span
 from otel_rollout.otlp.writer import AttributeInput
 
 Redaction = Callable[[bytes], bytes]
@@ -105,17 +106,36 @@ def _of_the_application(name: str) -> Redaction:
         raise ValueError(f"OTEL_ROLLOUT_REDACT={name!r}: {function_name} is no function")
 
     def redact(line: bytes) -> bytes:
-        changed = function((HEAD_WITHOUT_RESOURCE + line).decode()).strip().encode()
-        data = orjson.loads(changed)
-        if b"\n" in changed or not changed.startswith(HEAD_WITHOUT_RESOURCE):  # written by the function anew
-            changed = orjson.dumps(data)
-        if not changed.startswith(HEAD_WITHOUT_RESOURCE):
-            raise ValueError("the objects around the spans have to stay")
-        for span in spans_of_json(data):
-            span.opened()  # raises for a span that no exporter could read
-        return bytes(changed[len(HEAD_WITHOUT_RESOURCE) :]) + b"\n"
+        try:
+            returned = function((HEAD_WITHOUT_RESOURCE + line).decode())
+            return _as_line(returned, line)
+        except Exception as error:  # noqa: BLE001 - its text may hold what was to be redacted
+            pass_on(error)
+            raise ValueError(f"OTEL_ROLLOUT_REDACT={name!r}: {type(error).__name__}") from None
 
     return _Budgeted(redact, name)
+
+
+def _as_line(returned: str, line: bytes) -> bytes:
+    """Return what an application's function has made of a line, without the head.
+
+    Raises:
+        ValueError, TypeError, LookupError: it is no line with the spans of ``line``.
+    """
+    changed = returned.strip().encode()
+    data = orjson.loads(changed)
+    if b"\n" in changed or not changed.startswith(HEAD_WITHOUT_RESOURCE):  # written by the function anew
+        changed = orjson.dumps(data)
+    if not changed.startswith(HEAD_WITHOUT_RESOURCE) or _ids_in(data) != _ids_in(
+        orjson.loads(HEAD_WITHOUT_RESOURCE + line)
+    ):
+        raise ValueError("the spans have to stay")
+    return changed[len(HEAD_WITHOUT_RESOURCE) :] + b"\n"
+
+
+def _ids_in(data: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the ids of a line's spans, which are readable."""
+    return [(span.trace_id, span.span_id) for span in map(Span.complete, spans_of_json(data))]
 
 
 class _Budgeted:

@@ -8,18 +8,23 @@ says which scores of a batch are done.
 from __future__ import annotations
 
 import fcntl
+import heapq
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from io import FileIO
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Final, TypeVar
 
+from otel_rollout.otlp.scan import end_time_of
 from otel_rollout.otlp.score_batch import batch_in
 from otel_rollout.spool import journal, layout
 from otel_rollout.spool.layout import SegmentName
 from otel_rollout.spool.private_files import ForeignFileError, open_private
 
+_Read = TypeVar("_Read")
+MAX_OPEN: Final = 64
+"""Maximum writers whose files are read at once."""
 READ_BYTES = 1 << 20
 """Bytes read at once in the search for a newline."""
 _BUFFER_BYTES = 1 << 16
@@ -220,3 +225,21 @@ def place_of(path: Path, position: int) -> tuple[int, int]:
     except FileNotFoundError:  # removed after use
         return position, 0
     return begin, position - begin
+
+
+def merged(of_writers: Sequence[Iterable[_Read]], line_of: Callable[[_Read], bytes]) -> Iterator[_Read]:
+    """Yield what is read from writers in the order in which spans ended; each writer's in its own order.
+
+    So a turn comes after the turn that it continues, whichever process recorded that.
+
+    Args:
+        of_writers: what is read from each; at most ``MAX_OPEN`` at once, which have files open.
+        line_of: returns the line of what was read.
+    """
+
+    def end_of(read: _Read) -> int:
+        return end_time_of(line_of(read)) or 0
+
+    for start in range(0, len(of_writers), MAX_OPEN):
+        some = of_writers[start : start + MAX_OPEN]
+        yield from heapq.merge(*some, key=end_of) if len(some) > 1 else some[0]

@@ -35,7 +35,15 @@ KNOWN_RUNS: Final = "known_runs"
 SPAN_NAMES: Final = "span_names"
 TRACE_ROWS: Final = "trace_rows"
 SMALL: Final = frozenset(
-    {REPEATED, "repeated_spans", "unended_traces", "inner_calls", "inner_facts", "trainer_steps"}
+    {
+        REPEATED,
+        "repeated_spans",
+        "unended_traces",
+        "inner_calls",
+        "inner_facts",
+        "trainer_steps",
+        "uncompared_calls",
+    }
 )
 """Views with few rows, usually none. An engine that keeps their rows reads the table once for them."""
 SLOW: Final = frozenset({"roots", "newest_scores"})

@@ -27,7 +27,7 @@ def run(**variables: str) -> list[dict[str, object]]:
 def test_meter_provider_gets_model_calls_tools_trajectories_and_rewards() -> None:
     """A call of a client and its engine counts once, as does each count; names are bounded."""
     training, validation = "rollout.validate=False", "rollout.validate=True"
-    measured, bounded = run(OTEL_TRACES_EXPORTER="spool", OTEL_ROLLOUT_METRICS="true")
+    measured, bounded, _ = run(OTEL_TRACES_EXPORTER="spool", OTEL_ROLLOUT_METRICS="true")
     assert measured == {
         f"gen_ai.client.operation.duration {CALL} {training}": 4,
         f"gen_ai.client.operation.duration {CALL} {validation}": 2,
@@ -56,7 +56,17 @@ def test_meter_provider_gets_model_calls_tools_trajectories_and_rewards() -> Non
     assert bounded == [6 + 64 + 1, True]
 
 
+def test_calls_of_other_libraries_are_measured_as_ours() -> None:
+    """Their names for model, tokens and finish reason are read as in a table."""
+    *_, theirs = run(OTEL_TRACES_EXPORTER="spool", OTEL_ROLLOUT_METRICS="true")
+    call = "gen_ai.operation.name=chat gen_ai.request.model=theirs"
+    assert theirs == {
+        f"gen_ai.client.operation.duration {call} rollout.validate=False": 1,
+        f"gen_ai.client.token.usage {call} gen_ai.token.type=input rollout.validate=False": [1, 7],
+        f"rollout.reply.truncated {call} rollout.validate=False": 1,
+    }
+
+
 def test_without_the_setting_spans_are_not_measured() -> None:
     """By default the MeterProvider gets the counts of the delivery report alone."""
-    measured, tools = run(OTEL_TRACES_EXPORTER="spool")
-    assert (measured, tools) == ({}, [0, False])
+    assert run(OTEL_TRACES_EXPORTER="spool") == [{}, [0, False], {}]

@@ -398,21 +398,29 @@ def test_scores_stay_when_all_text_is_redacted(lines):
     assert not any(text in line for line in written for text in (b"good", b"why"))
 
 
-@pytest.mark.parametrize("change", ["", "no line", '"bytesValue":"AAAA"'])
-def test_a_redaction_that_breaks_the_line_drops_the_batch(fresh_process, tmp_path, monkeypatch, change):
+DATA = '"bytesValue":""'
+
+
+@pytest.mark.parametrize(
+    ("found", "change"),
+    [(DATA, ""), (DATA, "no line"), (DATA, '"bytesValue":"AAAA"'), ('{"stringValue":"y"},', "")],
+)
+def test_a_redaction_that_breaks_the_line_drops_the_batch(
+    fresh_process, tmp_path, monkeypatch, found, change
+):
     """Each of its scores is counted as dropped; nothing is written."""
 
     def redact(line: str) -> str:
-        return line.replace('"bytesValue":""', change) if "score batch" in line else line
+        return line.replace(found, change) if "score batch" in line else line
 
     monkeypatch.setattr("tests.capture.test_score_batch.redact", redact, raising=False)
     otel_rollout.configure(
         redact="tests.capture.test_score_batch:redact", exporters=["spool"], spool_dir=str(tmp_path / "spool")
     )
-    score_batch({"a": np.ones(3)}, step=1, sample_index=[1, 2, 3])
+    score_batch({"a": np.ones(3), "label": ["x", "y", "z"]}, step=1, sample_index=[1, 2, 3])
     report = otel_rollout.shutdown(60)
-    assert report.dropped == {"redaction": 3}
-    assert (report.started, report.recorded) == (3, 0)
+    assert report.dropped == {"redaction": 6}
+    assert (report.started, report.recorded) == (6, 0)
 
 
 def test_values_per_token_are_recorded_only_on_request(fresh_process, tmp_path):

@@ -276,8 +276,8 @@ def test_running_trajectory_is_not_its_ended_sub_trajectory() -> None:
 
 
 @contextmanager
-def sources_of(program: str, place: Path) -> Iterator[dict[str, Source]]:
-    """Run a program, and yield what it has recorded, from each source."""
+def sources_of(program: str | Path, place: Path) -> Iterator[dict[str, Source]]:
+    """Run a program, given as text or file, and yield what it has recorded, from each source."""
     uri = f"sqlite:///{place / 'mlflow.db'}"
     spool, table = place / "spool", place / "rollouts"
     variables = {
@@ -288,7 +288,7 @@ def sources_of(program: str, place: Path) -> Iterator[dict[str, Source]]:
         "OTEL_ROLLOUT_SPOOL_DIR": str(spool),
         "MLFLOW_TRACKING_URI": uri,
     }
-    command = [sys.executable, "-c", program]
+    command = [sys.executable, program] if isinstance(program, Path) else [sys.executable, "-c", program]
     subprocess.run(command, env={**os.environ, **variables}, cwd=place, check=True, timeout=120)
     with (
         asked_as_table(SpoolSource(spool)) as of_spool,
@@ -430,3 +430,18 @@ def test_every_source_has_the_text_of_token_ids_and_the_engines_times(tmp_path: 
         [*command, "--to", "delta"], env=variables, capture_output=True, text=True, timeout=120, check=True
     )
     assert "text" not in done.stderr
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_turn_continues_the_turn_before_though_another_process_recorded_it(tmp_path: Path) -> None:
+    """Each process has segments of its own; a turn read too late would hide an answer encoded anew."""
+    sql = "SELECT span_id, continues, break_of, break_kind FROM turns ORDER BY start_ns"
+    with sources_of(Path(__file__).with_name("two_workers.py"), tmp_path):
+        tables = {"table": Store(location_of(str(tmp_path / "rollouts")))}
+        with table_of(SpoolSource(tmp_path / "spool")) as tables["spool"]:
+            for name, store in tables.items():
+                turns = dicts_of(selected(Engine(store.open()), sql))
+                ids = [turn["span_id"] for turn in turns]
+                assert [turn["continues"] for turn in turns] == [None, *ids[:3]], name
+                broken = [(turn["break_of"], turn["break_kind"]) for turn in turns]
+                assert broken == [*[(None, None)] * 2, (ids[1], "retokenized"), (None, None)], name

@@ -46,6 +46,14 @@ def library_tool(index: int) -> None:
             raise KeyError("wool")
 
 
+def library_call() -> None:
+    """Ask a model in a span of OpenInference's instrumentor, which has names of its own for all facts."""
+    texts = {"openinference.span.kind": "LLM", "llm.model_name": "theirs", "llm.finish_reason": "length"}
+    named: dict[str, str | int] = {**texts, "llm.token_count.prompt": 7}
+    with trace.get_tracer("library").start_as_current_span("ChatCompletion", attributes=named):
+        pass
+
+
 def some_tool() -> None:
     """Do nothing."""
 
@@ -106,9 +114,12 @@ def main() -> None:
     with rollout_trace_attr(step=1):  # names without a limit, as a program may make them up
         for number in range(100):
             rollout_trace_op(kind="TOOL", name=f"tool {number}")(some_tool)()
+        library_call()
     otel_rollout.shutdown()
-    tools = [key for key in collected(reader) if key.startswith("rollout.tool.duration")]
+    found = collected(reader)
+    tools = [key for key in found if key.startswith("rollout.tool.duration")]
     print(json.dumps([len(tools), any("gen_ai.tool.name=_OTHER" in key for key in tools)]))
+    print(json.dumps({key: value for key, value in found.items() if "theirs" in key}))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from otel_rollout.base import semconv, training_scores
 from otel_rollout.base.bounded import BoundedDict
+from otel_rollout.base.errors import warn_once
 from otel_rollout.look.conversation.summary import Summary, path_of
 from otel_rollout.look.errors import ViewerError, unreadable
 from otel_rollout.look.sources.reference import Reference
@@ -24,7 +25,7 @@ from otel_rollout.otlp.scan import may_have_root, trace_ids_in
 from otel_rollout.otlp.score_batch import expanded
 from otel_rollout.otlp.score_identity import is_by_identity, may_be_by_identity
 from otel_rollout.otlp.span import Span
-from otel_rollout.spool import files, layout
+from otel_rollout.spool import files, layout, segments
 from otel_rollout.spool.files import running_roots
 from otel_rollout.turns import foreign_spans
 from otel_rollout.turns.detokenizer import Detokenizer
@@ -93,7 +94,7 @@ class SpoolSource:
     def _answering(self, ids: frozenset[str]) -> Iterator[Span]:
         """Yield the spans of traces, and spans that decide about their scores by identity and training."""
         steps, turns = set(), _Turns(self._decoder)
-        for span in self._every_span(lambda run: _with_ids(_lines(run.paths), ids), turns.spans_of):
+        for span in self._every_span(lambda lines: _with_ids(lines, ids), turns.spans_of):
             if span.trace_id in ids:
                 steps.add(_step_of(span))
                 yield span
@@ -115,7 +116,7 @@ class SpoolSource:
             every.update(trace_ids_in(line))
             return may_have_root(line) or _EVALUATION in line
 
-        for span in self._every_span(lambda run: filter(may_decide, _lines(run.paths)), _decoded):
+        for span in self._every_span(lambda lines: filter(may_decide, lines), _decoded):
             if span.trace_id in ids:
                 continue
             if not span.parent_id:  # also a score by identity, whose trace has no other span
@@ -127,7 +128,7 @@ class SpoolSource:
             if is_first or _step_of(span) in steps or span.trace_id in named or span.is_running:
                 yield span
         if running := {id_.decode() for id_ in every - ended}:
-            found = self._every_span(lambda run: _with_ids(_lines(run.paths), running), _decoded)
+            found = self._every_span(lambda lines: _with_ids(lines, running), _decoded)
             yield from (span for span in found if span.trace_id in running)
 
     def _trained(self) -> dict[str, tuple[object, object]]:
@@ -148,17 +149,19 @@ class SpoolSource:
 
         The root of a running trajectory has no end.
         """
-        return self._every_span(lambda run: _lines(run.paths), _Turns(self._decoder).spans_of)
+        return self._every_span(iter, _Turns(self._decoder).spans_of)
 
     def _every_span(
         self,
-        lines_of: Callable[[_Run], Iterable[bytes]],
+        wanted: Callable[[Iterable[bytes]], Iterator[bytes]],
         decoded: Callable[[bytes], list[Span]],
     ) -> Iterator[Span]:
-        """Yield the spans of each run's lines, then the roots of its running trajectories."""
+        """Yield the spans of each run's wanted lines, then the roots of its running trajectories."""
         for run in self._runs:
             running = run.running()
-            for line in lines_of(run):
+            for line in segments.merged(
+                [wanted(_lines(of_one)) for of_one in run.writers()], lambda line: line
+            ):
                 for span in decoded(line):
                     if running:
                         running.pop(_ids(span), None)
@@ -175,16 +178,17 @@ class SpoolSource:
 
     def _decoder(self, name: str) -> Detokenizer | None:
         """Return the detokenizer that a run calls ``name``; None if it is missing or unreadable."""
-        directories = dict.fromkeys(
-            parent for path in self.files() for parent in (path.parent, path.parent.parent)
-        )
+        directories = dict.fromkeys(parent for path in self.files() for parent in path.parents[:2])
+        problem = f"tokenizer {name} is missing"
         try:
-            found = (Detokenizer.stored(directory, name) for directory in directories)
-            return next(filter(None, found), None)
+            for directory in directories:
+                if (found := Detokenizer.stored(directory, name)) is not None:
+                    return found
         except ImportError:
-            _logger.warning("Token ids are shown without text. Install: pip install 'otel-rollout[tokens]'")
+            problem = "install otel-rollout[tokens]"
         except Exception as error:  # noqa: BLE001 - the library raises errors of any type for a damaged file
-            _logger.warning("Token ids are shown without text: tokenizer %s cannot be read: %s", name, error)
+            problem = f"tokenizer {name} cannot be read: {error}"
+        warn_once(f"token ids are shown without text: {problem}", logger=_logger)
         return None
 
 
@@ -244,6 +248,13 @@ class _Run(NamedTuple):
     def may_have_trajectories(self) -> bool:
         """Whether the run has or had a trajectory of its own, and not only scores for other runs."""
         return not self.paths or any(map(_is_root, _spans_in(filter(may_have_root, _lines(self.paths)))))
+
+    def writers(self) -> list[list[Path]]:
+        """Return the files of each writer."""
+        found: dict[str, list[Path]] = {}
+        for path in self.paths:
+            found.setdefault(path.name.partition(".")[0], []).append(path)
+        return list(found.values())
 
     def running(self) -> dict[tuple[str, str], Span]:
         """Return the roots of the running trajectories, without an end, by their ids."""

@@ -173,14 +173,15 @@ class SegmentWriter:
         """Record the line of a batch of scores.
 
         Args:
-            body: the line without the batch's data.
+            body: the line without its data.
             data: numbers, in which redaction has nothing to look for.
             identity: identity that the trajectories share.
             scores: number of scores.
         """
         self._journal.started[0] += scores
         try:
-            before, after = around_data(body if self._redact is None else self._redact(body))
+            redact = self._redact
+            before, after = around_data(body) if redact is None else around_data(redact(body), data)
         except Exception as error:  # noqa: BLE001 - of the application: never write an unredacted line
             self.counters.drop("redaction", identity, scores)
             pass_on(error)
@@ -289,7 +290,6 @@ class SegmentWriter:
         return self._journal.room
 
     # --- Trajectories ---------------------------------------------------------------------------------------
-
     def start_trajectory(self, body_of: Callable[[int | None], bytes]) -> int | None:
         """Store the line that is recorded if this process dies before the trajectory ends.
 

@@ -15,6 +15,7 @@ SELECT
   coalesce(path, root_path) = root_path AND coalesce(attributes, '') NOT LIKE '%"rollout.in_evaluator":true%' AS is_own,
   octet_length(reply) AS reply_bytes, md5(coalesce(reply, output, '')) AS reply_hash,
   reached_limit OR tokens_out >= max_tokens AS is_cut, has_ids,
+  split_part(split_part(coalesce(resource, ''), '"rollout.segment.id":"', 2), '.', 1) AS writer,
   (finish_reason IS NOT NULL AND finish_reason <> 'completed')
     OR (status <> 'error' AND tokens_out IS NOT NULL AND max_tokens IS NOT NULL) AS has_end,
   status <> 'error' AND (reply IS NULL OR regexp_like(reply, '^((' || control || ')|\s)*$')) AND CASE

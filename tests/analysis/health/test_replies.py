@@ -281,6 +281,24 @@ def test_step_back_or_another_conversation_is_no_edit(
     assert answer(tmp_path, "context_edited", recorded(*contexts)).status == "healthy"
 
 
+@pytest.mark.parametrize(("writers", "status"), [("111", "unhealthy"), ("121", "unobserved")])
+@pytest.mark.parametrize("name", ["context_edited", "answers_retokenized"])
+def test_turn_of_another_process_that_came_too_late_leaves_both_unobserved(
+    tmp_path: Path, name: str, writers: str, status: str
+) -> None:
+    """The third call was compared with the first: nobody knows what it has of the second."""
+    rows = list(recorded(ASKED, SECOND, THIRD))
+    calls = [each for each in rows if each["kind"] == "LLM"]
+    for place, each in enumerate(calls):
+        turn = place % 3
+        each["resource"] = f'{{"rollout.segment.id":"{writers[turn]}-a.000001"}}'
+        each["output"] = '{"token_ids":[1,2,3]}'
+        if turn == 2:
+            each |= {"continues": calls[place - 2]["span_id"], "shared": len(ASKED)}
+            each |= {"break_kind": "retokenized", "break_token": 4} if writers == "111" else {}
+    assert answer(tmp_path, name, rows).status == status
+
+
 def test_turns_without_a_reference_are_unobserved(tmp_path: Path) -> None:
     """Nobody knows whether one continues another."""
     rows = [*trajectories(8), *(call(index, 1, turn, reply="x") for index in range(8) for turn in (0, 1))]
