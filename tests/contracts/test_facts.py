@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -393,6 +394,15 @@ def test_every_source_says_whom_the_trainer_passed_over(tmp_path: Path) -> None:
             assert passed_over == {"1/0/1", "3/0/1", "-/0/1"}, name
 
 
+def said_of(*arguments: str, **variables: str) -> str:
+    """Return what a command says on standard error."""
+    command = [sys.executable, "-m", "otel_rollout", *arguments]
+    done = subprocess.run(
+        command, env={**os.environ, **variables}, capture_output=True, text=True, timeout=120, check=True
+    )
+    return done.stderr
+
+
 TOLD_BY_A_SERVER = """
 from otel_rollout import record_engine_times, rollout_trace_attr, rollout_trace_op
 from otel_rollout_demo.tokenizer import load_tokenizer
@@ -424,12 +434,13 @@ def test_every_source_has_the_text_of_token_ids_and_the_engines_times(tmp_path: 
     with table_of(SpoolSource(tmp_path / "spool")) as store:
         rows = dicts_of(selected(Engine(store.open()), "SELECT name, reply FROM turns"))
     assert rows == [{"name": "Agent.generate", "reply": "It is 42."}]
-    command = [sys.executable, "-m", "otel_rollout", "import", f"mlflow:sqlite:///{tmp_path / 'mlflow.db'}"]
-    variables = {**os.environ, "OTEL_ROLLOUT_DELTA_URI": str(tmp_path / "imported")}
-    done = subprocess.run(
-        [*command, "--to", "delta"], env=variables, capture_output=True, text=True, timeout=120, check=True
-    )
-    assert "text" not in done.stderr
+    variables = {"OTEL_ROLLOUT_DELTA_URI": str(tmp_path / "imported")}
+    imported = f"mlflow:sqlite:///{tmp_path / 'mlflow.db'}", "--to", "delta"
+    assert "text" not in said_of("import", *imported, **variables)
+    for tokenizers in tmp_path.glob("spool/*/*/tokenizers"):
+        shutil.rmtree(tokenizers)
+    said = said_of("list", "--from", str(tmp_path / "spool"))
+    assert "token ids are shown without text: tokenizer" in said
 
 
 @pytest.mark.filterwarnings("ignore")
