@@ -438,6 +438,23 @@ def test_all_scores_that_are_attached_are_healthy(tmp_path: Path) -> None:
     assert finding.message == "All 2 scores by identity belong to a trajectory."
 
 
+def test_attached_scores_of_a_judge_with_another_run_are_counted(tmp_path: Path) -> None:
+    """It shares project and experiment; a second judge, whose score belongs to nobody, is named alone."""
+    identity = {"step": 1, "sample_index": "0", "rollout_n": 0}
+    rows = [
+        *trained(0, 1, {"advantage": 0.5, "trained": True}),
+        *outcome({"reward": 0.5}, **identity, run_id="judge"),
+    ]
+    assert found(tmp_path / "a", "scores_unresolved", rows).message == (
+        "All 3 scores by identity belong to a trajectory."
+    )
+    rows += outcome({"reward": 0.5}, **identity | {"sample_index": "9"}, run_id="other judge")
+    message = found(tmp_path / "b", "scores_unresolved", rows).message
+    assert message.startswith("1 of 4 scores by identity, in step 1, belong to no trajectory.")
+    assert "`other judge`" in message
+    assert "`judge`" not in message
+
+
 def test_scores_of_a_program_with_another_run_are_found(tmp_path: Path) -> None:
     """A judge that shares neither run nor experiment is named, with what it should share."""
     judge = {"run_id": "judge", "experiment": "other"}

@@ -39,7 +39,11 @@ def scores(scope: Scope) -> Finding:
         return Finding("healthy", f"All {number:,} scores by identity belong to a trajectory.")
     named = tuple({row["step"]: None for row in rows})
     number = scope.engine.count(f"given_by_identity WHERE {condition} AND {filters.equals('step', named)}")
-    said = [*(_said(reason, rows) for reason in _WHY), _of_others(rows, others)]
+    unresolved = scope.rows(
+        f"SELECT DISTINCT run_id FROM unresolved_scores WHERE {condition} ORDER BY run_id"  # noqa: S608
+    )
+    strange = [row["run_id"] for row in unresolved if row["run_id"] in others]
+    said = [*(_said(reason, rows) for reason in _WHY), _of_others(rows, strange)]
     message = (
         f"{sum(row['scores'] for row in rows):,} of {number:,} scores by identity, "
         f"in {steps_in_words(named)}, belong to no trajectory. {' '.join(filter(None, said))}"
@@ -78,7 +82,7 @@ def operations(scope: Scope) -> Finding:
 def _other_runs(scope: Scope) -> list[str | None]:
     """Return the runs of the project that have scores since this run began, but no trajectory."""
     rows = scope.rows(
-        "SELECT DISTINCT given.run_id FROM unresolved_scores AS given LEFT JOIN "  # noqa: S608
+        "SELECT DISTINCT given.run_id FROM given_by_identity AS given LEFT JOIN "  # noqa: S608
         "(SELECT DISTINCT coalesce(run_id, '') AS run_id FROM roots) AS own "
         "ON coalesce(given.run_id, '') = own.run_id "
         f"WHERE own.run_id IS NULL AND {filters.equals('given.project', scope.run.project)} "
