@@ -124,7 +124,7 @@ class StepCurves(ForwarderThread):
         self._written: set[StepOfRun] = set()
         self._spans: dict[StepOfRun, tuple[int, float]] = {}
         """Step → number of its rows, and when that number was new, by the monotonic clock."""
-        self._version: int | None = None
+        self._seen: tuple[int, bool] | None = None
         self._is_begun = self._is_refused = self._is_over = self._is_settled = False
 
     def note_over(self, is_over: bool) -> bool:
@@ -163,7 +163,7 @@ class StepCurves(ForwarderThread):
         except NoTableError:
             self._is_settled = is_over
             return None
-        self._look(table)
+        self._look(table, is_over)
         due = [key for key in sorted(self._spans) if self._is_due(key, is_over)]
         failure = self._write(table, run, due, is_over)
         self._is_settled = is_over and (self._is_refused or self._spans.keys() <= self._written)
@@ -180,17 +180,18 @@ class StepCurves(ForwarderThread):
         self._written, self._is_begun = written, True
         return None
 
-    def _look(self, table: DeltaTable) -> None:
-        """Note which steps have new rows."""
-        if table.version() == self._version:
+    def _look(self, table: DeltaTable, is_over: bool) -> None:
+        """Note which steps have new rows; before the end, of the steps from the first unwritten one on."""
+        seen = table.version(), is_over
+        if seen == self._seen:
             return
         first = min(self._spans.keys() - self._written, default=max(self._spans, default=None))
-        found = spans_of_steps(table, self._run_id, first.step if first is not None else None)
+        found = spans_of_steps(table, self._run_id, None if is_over or first is None else first.step)
         now = time.monotonic()
         for key, spans in found.items():
             if self._spans.get(key, (0, 0.0))[0] != spans:
                 self._spans[key] = spans, now
-        self._version = table.version()
+        self._seen = seen
 
     def _is_due(self, key: StepOfRun, is_over: bool) -> bool:
         if key in self._written:

@@ -16,6 +16,7 @@ from otel_rollout.exporting.entry_points import load
 from otel_rollout.settings import Settings
 from otel_rollout.spool import layout
 from otel_rollout.table.location import location_of
+from otel_rollout.table.rows import batch_of
 from otel_rollout.table.store import Store
 from tests.table.tables import root, score, written
 from tests.waiting import wait_for
@@ -109,6 +110,22 @@ def test_outage_of_the_tracker_is_waited_for(tmp_path: Path) -> None:
     ended(tracker, written(tmp_path / "table", spans), tmp_path)
     assert tracker.written() == [1, 2]
     assert [point.value for point in tracker.points if point.name == "rollout/validation/trajectories"] == [1]
+
+
+def test_step_that_comes_after_later_ones_is_written_at_the_end(tmp_path: Path) -> None:
+    """A validation of an earlier step, or a restart from a checkpoint, when later steps have their points."""
+    tracker = Tracker()
+    tracker.own_run = "own"
+    table = written(tmp_path / "table", [root(f"{step}", step=step) for step in (2, 3, 4)])
+    curves = StepCurves(tmp_path, "run-1", tracker, "mlflow", table)
+    curves.start()
+    wait_for(lambda: tracker.written() == [2, 3], what="the points of the ended steps")
+    late = [root("5", step=1), root("6", step=2, validate=True)]
+    table.append([batch_of(late)], "late", 1)
+    wait_for(lambda: curves.note_over(True), what="the end")
+    curves.stop(30)
+    assert sorted(tracker.written()) == [1, 2, 3, 4]
+    assert [point.step for point in tracker.points if point.name == "rollout/validation/trajectories"] == [2]
 
 
 def test_home_machine_alone_writes_curves(tmp_path: Path) -> None:
