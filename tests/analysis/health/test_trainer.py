@@ -439,7 +439,7 @@ def test_all_scores_that_are_attached_are_healthy(tmp_path: Path) -> None:
 
 
 def test_attached_scores_of_a_judge_with_another_run_are_counted(tmp_path: Path) -> None:
-    """It shares project and experiment; a second judge, whose score belongs to nobody, is named alone."""
+    """It shares project and experiment; only a judge that does not is told to share them."""
     identity = {"step": 1, "sample_index": "0", "rollout_n": 0}
     rows = [
         *trained(0, 1, {"advantage": 0.5, "trained": True}),
@@ -448,11 +448,12 @@ def test_attached_scores_of_a_judge_with_another_run_are_counted(tmp_path: Path)
     assert found(tmp_path / "a", "scores_unresolved", rows).message == (
         "All 3 scores by identity belong to a trajectory."
     )
-    rows += outcome({"reward": 0.5}, **identity | {"sample_index": "9"}, run_id="other judge")
+    unknown = identity | {"sample_index": "9"}
+    rows += outcome({"reward": 0.5}, **unknown, run_id="judge of row 9")
+    rows += outcome({"reward": 0.5}, **unknown, run_id="other judge", experiment="other")
     message = found(tmp_path / "b", "scores_unresolved", rows).message
-    assert message.startswith("1 of 4 scores by identity, in step 1, belong to no trajectory.")
-    assert "`other judge`" in message
-    assert "`judge`" not in message
+    assert message.startswith("2 of 5 scores by identity, in step 1, belong to no trajectory.")
+    assert "1 of the scores are of `other judge`" in message
 
 
 def test_scores_of_a_program_with_another_run_are_found(tmp_path: Path) -> None:

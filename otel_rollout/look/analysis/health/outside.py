@@ -29,9 +29,11 @@ def scores(scope: Scope) -> Finding:
     number = scope.engine.count(f"given_by_identity WHERE {condition}")
     if not number:
         return unobserved("No score names its trajectory by identity, in a step that is over.")
+    named_else = f"NOT coalesce({filters.equals('experiment', scope.run.experiment)}, false)"
+    is_strange = f"{filters.equals('run_id', others)} AND {named_else}" if others else "false"
     rows = scope.rows(
         "SELECT step, path, reason, count(*) AS scores, min(name) AS name, "  # noqa: S608
-        f"count(*) FILTER (WHERE {filters.equals('run_id', others) if others else 'false'}) AS of_others "
+        f"count(*) FILTER (WHERE {is_strange}) AS of_others "
         f"FROM unresolved_scores WHERE {condition} "
         "GROUP BY step, path, reason ORDER BY step, path",
     )
@@ -39,11 +41,9 @@ def scores(scope: Scope) -> Finding:
         return Finding("healthy", f"All {number:,} scores by identity belong to a trajectory.")
     named = tuple({row["step"]: None for row in rows})
     number = scope.engine.count(f"given_by_identity WHERE {condition} AND {filters.equals('step', named)}")
-    unresolved = scope.rows(
-        f"SELECT DISTINCT run_id FROM unresolved_scores WHERE {condition} ORDER BY run_id"  # noqa: S608
-    )
-    strange = [row["run_id"] for row in unresolved if row["run_id"] in others]
-    said = [*(_said(reason, rows) for reason in _WHY), _of_others(rows, strange)]
+    unresolved = f"FROM unresolved_scores WHERE {condition} AND {is_strange}"
+    strange = scope.rows(f"SELECT DISTINCT run_id {unresolved} ORDER BY run_id")
+    said = [*(_said(reason, rows) for reason in _WHY), _of_others(rows, [row["run_id"] for row in strange])]
     message = (
         f"{sum(row['scores'] for row in rows):,} of {number:,} scores by identity, "
         f"in {steps_in_words(named)}, belong to no trajectory. {' '.join(filter(None, said))}"
