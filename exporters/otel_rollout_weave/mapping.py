@@ -134,6 +134,7 @@ def _started(span: Span, project_id: str, wb_run_id: str | None) -> dict[str, An
         "op_name": name[:MAX_OP_NAME_CHARS] or "unnamed",
         "display_name": display_name[:MAX_DISPLAY_NAME_CHARS] or None,
         "thread_id": thread_of(span),
+        "turn_id": None,
         "started_at": timestamp_of(span.start_ns),
         "wb_run_id": wb_run_id,
         "wb_run_step": _step(source.get(semconv.STEP)),
