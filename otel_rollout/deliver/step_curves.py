@@ -125,6 +125,7 @@ class StepCurves(ForwarderThread):
         self._spans: dict[StepOfRun, tuple[int, float]] = {}
         """Step → number of its rows, and when that number was new, by the monotonic clock."""
         self._seen: tuple[int, bool] | None = None
+        """The table's version at the last look, and whether the run was over."""
         self._is_begun = self._is_refused = self._is_over = self._is_settled = False
 
     def note_over(self, is_over: bool) -> bool:

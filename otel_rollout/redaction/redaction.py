@@ -107,8 +107,9 @@ def _of_the_application(name: str) -> Redaction:
 
     def redact(line: bytes) -> bytes:
         try:
-            returned = function((HEAD_WITHOUT_RESOURCE + line).decode())
-            return _as_line(returned, line)
+            text = (HEAD_WITHOUT_RESOURCE + line).decode()
+            returned = function(text)
+            return line if returned == text else _as_line(returned, line)
         except Exception as error:  # noqa: BLE001 - its text may hold what was to be redacted
             pass_on(error)
             raise ValueError(f"OTEL_ROLLOUT_REDACT={name!r}: {type(error).__name__}") from None

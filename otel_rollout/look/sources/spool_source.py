@@ -185,7 +185,7 @@ class SpoolSource:
                 if (found := Detokenizer.stored(directory, name)) is not None:
                     return found
         except ImportError:
-            problem = "install otel-rollout[tokens]"
+            problem = "run pip install 'otel-rollout[tokens]'"
         except Exception as error:  # noqa: BLE001 - the library raises errors of any type for a damaged file
             problem = f"tokenizer {name} cannot be read: {error}"
         warn_once(f"token ids are shown without text: {problem}", logger=_logger)
