@@ -61,8 +61,9 @@ def test_trajectory_of_a_killed_process_stays_counted_without_its_segments(
     """Crash recovery's segment stays, so that the report still counts the trajectory."""
     membership.decide()
     subprocess.run([sys.executable, "-m", "tests.forwarder.programs.killed_in_trajectory"], check=False)
-    report = otel_rollout.shutdown(30)
     node_dir = node_directory(tmp_path)
+    wait_for(lambda: not segments.living_writers(node_dir), what="a child that the program was starting")
+    report = otel_rollout.shutdown(30)
     wait_for_end(node_dir)
     assert otel_rollout.status() == report
     assert (report.started, report.recorded, report.unfinished, report.lost) == (2, 2, 0, 0)
